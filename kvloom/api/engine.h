@@ -1,0 +1,135 @@
+// kvloom for C++: describe a kind of attention once (Engine), plan each step (Plan), run it for every layer.
+//
+//   kvloom::Engine engine(spec, capacity);
+//   kvloom::Plan plan = engine.plan(batch);     // once a step: lengths and page tables, host memory
+//   engine.run(plan, tensors);                  // once a layer
+//
+// The caller owns every tensor. Errors are thrown as kvloom::Error (support/error.h); after an error nothing was written to the outputs
+// unless the message says so. An Engine is for one thread at a time; distinct engines are independent.
+#pragma once
+
+#include "kvloom/contract/batch.h"
+#include "kvloom/contract/params.h"
+#include "kvloom/contract/plan_format.h"
+#include "kvloom/contract/spec.h"
+#include "kvloom/plan/scheduler_config.h"
+#include "kvloom/support/error.h"
+
+#include <memory>
+#include <string>
+
+namespace kvloom {
+
+enum class Backend : int32_t { cpu = 0 };
+
+/// A strided view of caller-owned memory, shaped like a DLTensor. Strides are in elements; the last dimension must be contiguous.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  int32_t ndim = 0;
+  int64_t shape[4] = {0, 0, 0, 0};
+  int64_t stride[4] = {0, 0, 0, 0};
+
+  bool given() const { return ndim > 0; }
+  /// Contiguous, row-major.
+  static Tensor dense(const void* data, DType dtype, std::initializer_list<int64_t> shape);
+};
+
+/// Order of the middle dimensions of K and V. nhd: [pages, page_size, heads, dim] (ragged [tokens, heads, dim]);
+/// hnd: [pages, heads, page_size, dim] (ragged [heads, tokens, dim]).
+enum class KvLayout : int32_t { nhd = 0, hnd = 1 };
+
+/// The tensors of one run, all on the engine's device.
+struct RunTensors {
+  Tensor q;                            // [tokens, num_qo_heads, head_dim_qk], spec.q_dtype; more rows than the plan has are refused
+  Tensor k;                            // spec.kv_dtype, `layout`; last dim head_dim_qk
+  Tensor v;                            // last dim head_dim_vo; may overlap k (MLA)
+  Tensor o;                            // [tokens, num_qo_heads, head_dim_vo], spec.o_dtype
+  Tensor lse;                          // optional fp32 [tokens, num_qo_heads], natural log
+  KvLayout layout = KvLayout::nhd;
+  IndexView pages;                     // the page ids the plan was made from (not given: ragged, or host ids kept by the plan's caller)
+  const int32_t* page_pos = nullptr;   // KvPosition::page_table
+  const float* alibi_slopes = nullptr; // [num_qo_heads], required with variant.alibi
+  const float* sink = nullptr;         // [num_qo_heads], required with variant.sink
+  const uint8_t* mask = nullptr;       // packed bits, required with variant.custom_mask
+  const int64_t* mask_indptr = nullptr;// [num_requests + 1] byte offsets into mask
+  ScaleParams scale;                   // a k/v scale other than 1 with a 16- or 32-bit cache is refused
+  bool bare_state = false;             // leave the sink out of O and LSE
+};
+
+struct EngineOptions {
+  Backend backend = Backend::cpu;
+  int32_t threads = 0;                        // 0: one a core
+  int32_t num_ctas = 0;                       // 0: the backend's own number
+  Policy policy = Policy::automatic;
+  LevelMode levels = LevelMode::automatic;
+  int32_t split_tokens = 0;                   // fixed_split: 0 is the backend's own chunk
+  const char* cpu_target = nullptr;           // "avx2", ...; nullptr: the best there is
+};
+
+/// Memory for partial results. Not given: the engine allocates its own.
+struct Workspace {
+  void* data = nullptr;   // 64-byte aligned
+  int64_t bytes = 0;
+};
+
+class Engine;
+
+/// One step's schedule. Valid for the engine that made it, for any number of runs (layers), until destroyed; may outlive the engine.
+class Plan {
+ public:
+  Plan(Plan&&) noexcept;
+  Plan& operator=(Plan&&) noexcept;
+  ~Plan();
+
+  PlanView view() const;
+  /// The plan buffer's bytes: equal input gives equal bytes.
+  Span<const char> bytes() const;
+  /// What a captured graph must match to be replayed with this plan.
+  uint64_t graph_key() const;
+  std::string explain() const;   // text
+  std::string json() const;
+  std::string svg() const;
+
+ private:
+  friend class Engine;
+  struct Impl;
+  explicit Plan(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Engine {
+ public:
+  /// Throws invalid_argument (a spec or capacity that can't be, named), unsupported, out_of_memory, or mismatch (a workspace smaller than
+  /// workspace_size(): both numbers named).
+  Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options = {}, const Workspace& workspace = {});
+  ~Engine();
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+
+  /// Exact: an Engine can be made with this many bytes and not with one fewer.
+  static int64_t workspace_size(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options = {});
+
+  const AttentionSpec& spec() const;
+  const SchedulerConfig& config() const;
+  /// The keys of the kernels that run this spec, for logs and results: "attend.cpu-avx2.bf16.d128.paged.causal".
+  std::string kernel_key() const;
+
+  /// Plans a step. Reads host memory only; `batch` may be freed afterwards (its page ids must stay where run() finds them).
+  Plan plan(const Batch& batch);
+
+  /// Computes attention for all query tokens of the plan. `stream`: nullptr on the CPU. Returns when done (CPU).
+  void run(const Plan& plan, const RunTensors& tensors, void* stream = nullptr);
+
+  /// What was considered for this engine and why: kernels, tiles, packed rows, FLOP a byte.
+  std::string explain() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One call for one step: makes an engine of exactly the batch's size, plans and runs it.
+void attention(const AttentionSpec& spec, const Batch& batch, const RunTensors& tensors, const EngineOptions& options = {});
+
+}  // namespace kvloom

@@ -1,0 +1,42 @@
+// The seam between the executor (which knows plans) and a target's kernels (which know registers).
+#pragma once
+
+#include "kvloom/contract/params.h"
+#include "kvloom/contract/plan_format.h"
+#include "kvloom/contract/spec.h"
+
+namespace kvloom::cpu {
+
+/// What every chunk of a run shares, resolved once.
+struct Job {
+  const AttentionSpec* spec;
+  PlanView plan;
+  const AttendParams* params;
+};
+
+/// Rows x keys to compute: packed rows [row_begin, row_begin + row_count) of `group` for KV heads [kv_head, kv_head + kv_head_count)
+/// against list tokens [kv_begin, kv_end).
+struct Chunk {
+  const RowGroup* group;
+  int32_t row_begin;
+  int32_t row_count;
+  int32_t kv_head;
+  int32_t kv_head_count;
+  int32_t kv_begin;
+  int32_t kv_end;
+};
+
+/// Computes the state of a chunk: o [kv_head_count][row_count][head_dim_vo] fp32, normalised, v scales applied; lse
+/// [kv_head_count][row_count] natural log (reduction sum: o is the plain sum, lse is 0). Rows that keep nothing: o = 0, lse = -inf.
+/// `arena`: thread_arena_bytes() of memory of the calling thread, 64-byte aligned, contents undefined.
+using AttendChunk = void (*)(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse);
+
+/// The kernels of one target.
+struct Kernels {
+  AttendChunk short_rows;  // few packed rows: dot products, memory-bound, all heads of a KV tile before the next tile
+  AttendChunk tile;        // many packed rows: packed panels and register tiles, compute-bound
+  int64_t (*arena_bytes)(const AttentionSpec& spec, const KernelClass& c, bool tile);
+  void (*axpby_row)(float a, const float* x, float b, float* y, int64_t n);  // y = a * x + b * y: merges
+};
+
+}  // namespace kvloom::cpu

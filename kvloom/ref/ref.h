@@ -1,0 +1,26 @@
+// REF: the definition of the right answer, in double precision, one row at a time, from the batch as the caller described it. It knows
+// nothing of plans, tiles, levels or merges, and includes nothing of kvloom but base/ and contract/.
+//   s_ij = sm_scale * q_scale * k_scale * (rope(q_i) . rope(k_j)); + alibi slope * (kv_pos - q_pos); soft cap c: c * tanh(s / c)
+//   kept: KeyRange and prefix by position, and the custom mask bit
+//   softmax: lse_i = ln(sum_kept exp(s)), with a sink ln(sum + exp(sink)); o_i = sum exp(s - lse) * v_scale * v_j
+//   sum:     o_i = sum_kept sigmoid(s + bias) * v_scale * v_j; lse = 0
+//   a row that keeps nothing: o = 0, lse = -inf (with a sink: lse = sink)
+#pragma once
+
+#include "kvloom/base/span.h"
+#include "kvloom/contract/batch.h"
+#include "kvloom/contract/params.h"
+#include "kvloom/contract/spec.h"
+
+namespace kvloom::ref {
+
+struct Row {
+  int32_t token;   // row of Q
+  int32_t q_head;
+};
+
+/// o [rows.size, head_dim_vo], lse [rows.size]. All pointers are host memory. With explicit groups a row's keys are the union of the
+/// groups that name its token.
+void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse);
+
+}  // namespace kvloom::ref

@@ -1,0 +1,22 @@
+// Refusals in one spelling. Not a public header: it brings fmt.
+#pragma once
+
+#include "kvloom/support/error.h"
+
+#include <fmt/format.h>
+
+namespace kvloom {
+
+/// Throws Error(code) with a formatted message.
+template <class... Args>
+[[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Throws invalid_argument unless `ok`. Message: "where: what: got X, wanted Y; remedy".
+template <class... Args>
+void require(bool ok, fmt::format_string<Args...> format, Args&&... args) {
+  if (!ok) [[unlikely]] fail(ErrorCode::invalid_argument, format, std::forward<Args>(args)...);
+}
+
+}  // namespace kvloom
