@@ -15,12 +15,17 @@
 namespace kvloom::ref {
 
 struct Row {
-  int32_t token;   // row of Q
+  int32_t token;  // row of Q
   int32_t q_head;
 };
 
 /// o [rows.size, head_dim_vo], lse [rows.size]. All pointers are host memory. With explicit groups a row's keys are the union of the
 /// groups that name its token.
+///
+/// Values come from `spec` (sm_scale, key range, soft cap, sigmoid bias, RoPE: what the caller asked for), so parameters wrongly derived
+/// from a spec show up as wrong results; `params` gives the tensors, the per-head arrays (slopes, sinks, mask), the scales and
+/// `bare_state`. Page ids are batch.pages (params.pages where the batch has none). Only keys that a row keeps are read, and only their
+/// page ids. A malformed batch is undefined behaviour: validating is the planner's duty.
 void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse);
 
 }  // namespace kvloom::ref
