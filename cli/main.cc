@@ -17,7 +17,7 @@ std::vector<Command>& commands() {
 int run(int argc, char** argv) {
   CLI::App app{"kvloom: attention for LLM serving. Plans ragged batches, runs them, replays real traffic, checks itself."};
   app.require_subcommand(1);
-  app.set_version_flag("--version", "kvloom 0.1.0");
+  app.set_version_flag("--version", "kvloom " KVLOOM_VERSION);
   int exit_code = 0;
   std::sort(commands().begin(), commands().end(), [](const Command& a, const Command& b) { return std::string_view(a.name) < b.name; });
   for (const Command& c : commands()) c.add(*app.add_subcommand(c.name, c.description), exit_code);

@@ -1,0 +1,26 @@
+// Facts of the machine and the build that a result must carry to mean anything.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace kvloom::cli {
+
+struct Machine {
+  std::string cpu;               // model name
+  std::string targets;           // CPU kernel targets that run here, the chosen one first
+  int cores = 0;                 // that this process may use
+  int64_t memory_bytes = 0;
+  int64_t l1d_bytes = 0, l2_bytes = 0, l3_bytes = 0;  // 0: unknown
+  std::string os;
+  std::string compiler;
+  std::string version;           // of kvloom
+  std::string commit;            // that was built; "-dirty" if it had changes
+};
+
+Machine this_machine();
+nlohmann::ordered_json to_json(const Machine& m);
+
+}  // namespace kvloom::cli
