@@ -4,14 +4,22 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/cpu/target.h"
 
 namespace kvloom::cpu {
+
+struct Job;
+struct ScoreTile;
+
+/// The variant's part of a kernel: cpu/score.h.
+using ScoreStage = void (*)(const Job& job, const ScoreTile& tile);
 
 /// What every chunk of a run shares, resolved once.
 struct Job {
   const AttentionSpec* spec;
   PlanView plan;
   const AttendParams* params;
+  ScoreStage score;
 };
 
 /// Rows x keys to compute: packed rows [row_begin, row_begin + row_count) of `group` for KV heads [kv_head, kv_head + kv_head_count)
@@ -31,12 +39,18 @@ struct Chunk {
 /// `arena`: thread_arena_bytes() of memory of the calling thread, 64-byte aligned, contents undefined.
 using AttendChunk = void (*)(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse);
 
-/// The kernels of one target.
+/// The kernels of one target. Vector code lives behind these pointers only: what is compiled for another instruction set must not leak
+/// into code that everybody calls.
 struct Kernels {
   AttendChunk short_rows;  // few packed rows: dot products, memory-bound, all heads of a KV tile before the next tile
   AttendChunk tile;        // many packed rows: packed panels and register tiles, compute-bound
   int64_t (*arena_bytes)(const AttentionSpec& spec, const KernelClass& c, bool tile);
-  void (*axpby_row)(float a, const float* x, float b, float* y, int64_t n);  // y = a * x + b * y: merges
+  void (*axpby_row)(float a, const float* x, float b, float* y, int64_t n);     // y = a * x + b * y: merges
+  void (*store_row)(float a, const float* x, void* y, DType dtype, int64_t n);  // y[i] = a * x[i], rounded to nearest even
+  ScoreStage (*score_stage)(const VariantSpec& variant);
 };
+
+/// The kernels of `target`, which must be available.
+const Kernels& kernels(Target target);
 
 }  // namespace kvloom::cpu
