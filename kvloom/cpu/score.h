@@ -2,6 +2,7 @@
 // function of this type that suits the spec. A user's variant is another such function.
 #pragma once
 
+#include "kvloom/base/math.h"
 #include "kvloom/cpu/rows.h"
 
 namespace kvloom::cpu {
