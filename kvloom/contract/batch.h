@@ -54,8 +54,8 @@ struct Batch {
 struct Capacity {
   int32_t max_requests = 0;
   int64_t max_query_tokens = 0;  // sum of q_len over a step
-  int64_t max_kv_tokens = 0;     // sum of kv_len over a step (bounds fixed_split)
-  int64_t max_level_rows = 0;    // gathered query tokens over all shared levels of a step; 0: no shared levels
+  int64_t max_kv_tokens = 0;     // sum of kv_len over a step (lists_per_kv_head: mean of the heads); 0: not bounded, fixed_split refuses it
+  int64_t max_level_rows = 0;    // gathered query tokens over all shared levels of a step: every naming of a token but one; 0: none
   int32_t max_groups = 0;        // row groups; 0: derived (requests, KV heads where lists are per head, and levels)
 };
 

@@ -55,7 +55,8 @@ struct WorkItem {
   uint16_t touch_count;
   uint16_t kv_head;       // first KV head
   uint8_t kv_head_count;  // neighbouring heads done by this item; head h's partial starts at partial_row + (h - kv_head) * row_count
-  uint8_t kernel_class;   // index into PlanHeader::classes
+  uint8_t kernel_class : 4;  // index into PlanHeader::classes
+  uint8_t chunked : 4;    // fixed_split: 1: one partial a chunk of split_tokens (see item_partials); 0: its chunks are folded into one
 };
 static_assert(sizeof(WorkItem) == 32);
 
@@ -65,8 +66,9 @@ struct MergeUnit {
   int32_t row_count;
   int32_t kv_head;
   int32_t kv_head_count;
-  int32_t entry_begin;  // in `entries`, in merge order: (level, kv begin)
-  int32_t entry_count;  // also the number of arrivals that completes the unit
+  int32_t entry_begin;  // in `entries`, in merge order: (level, kv begin); one entry a partial
+  int32_t entry_count;
+  int32_t arrivals;     // items that touch the unit: the last of so many merges it (fewer than entries where items are `chunked`)
 };
 
 /// Where one partial of a unit lies: scratch row of the unit's first row for its first head, and the distance between its heads.
@@ -101,7 +103,7 @@ struct PlanHeader {
   int32_t scratch_rows;      // used by this step
   int32_t split_tokens;      // fixed_split: chunk length; items fold chunk by chunk and write a partial a chunk. 0: none
   int32_t total_tokens;      // query tokens of the step
-  int32_t chunk_cap;         // heap: the cap on an item's cost; 0 elsewhere
+  int32_t chunk_cap;         // heap: longest chunk, in tokens (of class 1 where the step has no class 0 work); 0 elsewhere
   uint64_t graph_key;        // kernel classes and level shape: what a captured graph must match
   uint64_t cost_total;       // of all items
   uint64_t cost_max;         // of the most loaded CTA
@@ -149,6 +151,13 @@ KVLOOM_HD PlanView view_plan(const void* buffer) {
 KVLOOM_HD RowEntry row_of(const PlanView& plan, const RowGroup& g, int32_t i) {
   if (g.row_list >= 0) return plan.row_entries[g.row_list + i];
   return RowEntry{g.token_begin + i, g.request, g.q_index0 + i, g.q_pos0 + i, g.prefix};
+}
+
+/// Partials that a partial item writes for each of its rows and heads. Chunks of split_tokens are counted from list token 0; chunk i of a
+/// `chunked` item goes to scratch rows partial_row + i * row_count * kv_head_count.
+KVLOOM_HD int32_t item_partials(const PlanHeader& h, const WorkItem& item) {
+  if (!item.chunked || item.kv_end <= item.kv_begin) return 1;
+  return (item.kv_end - 1) / h.split_tokens - item.kv_begin / h.split_tokens + 1;
 }
 
 /// Working memory of a launch, one per stream. Contents need not survive between steps; `counters` are all zero between launches.
