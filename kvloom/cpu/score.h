@@ -44,15 +44,4 @@ KVLOOM_HD float value_factor(const Job& job, int32_t kv_head) {
   return s.v_per_head ? s.v_per_head[kv_head] : s.v;
 }
 
-// The precompiled stages of each target (score_<target>.cc).
-namespace portable {
-ScoreStage score_stage(const VariantSpec& variant);
-}
-namespace avx2 {
-ScoreStage score_stage(const VariantSpec& variant);
-}
-namespace avx512 {
-ScoreStage score_stage(const VariantSpec& variant);
-}
-
 }  // namespace kvloom::cpu

@@ -1,0 +1,57 @@
+// The two inner loops of the tile kernel: a register tile of a matrix product, and exp2 of a vector. Compiled once a target.
+#include "kvloom/attn/exp.h"
+
+namespace kvloom::cpu::KVLOOM_TARGET {
+
+/// Columns of a register tile: keys of a K panel, dims of a V panel.
+inline constexpr int kPanel = kMicroVecs * kLanes;
+
+/// 2^t for t <= 0; accuracy and limits as exp2_of (attn/exp.h), with fused steps. NaN stays NaN: it is the second operand of max.
+KVLOOM_SIMD Vec exp2(Vec t) {
+  t = max(set(-127.0f), t);
+  const Vec shifted = add(t, set(kRoundShift));
+  const Vec f = sub(t, sub(shifted, set(kRoundShift)));
+  Vec p = fma(set(kExp2C6), f, set(kExp2C5));
+  p = fma(p, f, set(kExp2C4));
+  p = fma(p, f, set(kExp2C3));
+  p = fma(p, f, set(kExp2C2));
+  p = fma(p, f, set(kExp2C1));
+  p = fma(p, f, set(1.0f));
+  return add_exponent(p, shifted);
+}
+
+/// c [kMicroRows][kPanel] = (kAccumulate ? scale[i] * c : 0) + a [kMicroRows][depth] * b [depth][kPanel].
+/// Rows of a are a_row floats apart, rows of c c_row, rows of b adjoin. depth is a multiple of 4.
+template <bool kAccumulate>
+KVLOOM_SIMD void product(int32_t depth, const float* a, int64_t a_row, const float* b, float* c, int64_t c_row, const float* scale) {
+  Vec acc[kMicroRows][kMicroVecs];
+#pragma GCC unroll 16
+  for (int i = 0; i < kMicroRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kMicroVecs; ++j) acc[i][j] = kAccumulate ? mul(load(c + i * c_row + j * kLanes), set(scale[i])) : set(0.0f);
+  }
+  for (int32_t k = 0; k < depth; k += 4) {
+#pragma GCC unroll 4
+    for (int u = 0; u < 4; ++u) {
+      Vec row[kMicroVecs];
+#pragma GCC unroll 4
+      for (int j = 0; j < kMicroVecs; ++j) {
+        row[j] = load(b + int64_t(k + u) * kPanel + j * kLanes);
+        pin(row[j]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kMicroRows; ++i) {
+        const Vec x = set(a[i * a_row + k + u]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kMicroVecs; ++j) acc[i][j] = fma(x, row[j], acc[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kMicroRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kMicroVecs; ++j) store(c + i * c_row + j * kLanes, acc[i][j]);
+  }
+}
+
+}  // namespace kvloom::cpu::KVLOOM_TARGET

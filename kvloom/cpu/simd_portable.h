@@ -1,0 +1,77 @@
+// The vector layer in GCC/Clang vector extensions: 4 lanes of fp32, which every 64-bit processor has (SSE2, NEON). Names and meaning as
+// in simd_avx2.h.
+#pragma once
+
+#include "kvloom/base/dtype.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#define KVLOOM_SIMD static inline __attribute__((always_inline))
+
+namespace kvloom::cpu::portable {
+
+typedef float Vec __attribute__((vector_size(16)));
+typedef int32_t VecInt __attribute__((vector_size(16)));
+inline constexpr int kLanes = 4;
+inline constexpr int kMicroRows = 6;
+inline constexpr int kMicroVecs = 2;
+
+KVLOOM_SIMD Vec load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+KVLOOM_SIMD void store(float* p, Vec a) { __builtin_memcpy(p, &a, sizeof a); }
+KVLOOM_SIMD Vec set(float a) { return Vec{a, a, a, a}; }
+KVLOOM_SIMD Vec iota() { return Vec{0, 1, 2, 3}; }
+KVLOOM_SIMD Vec add(Vec a, Vec b) { return a + b; }
+KVLOOM_SIMD Vec sub(Vec a, Vec b) { return a - b; }
+KVLOOM_SIMD Vec mul(Vec a, Vec b) { return a * b; }
+KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) {
+#if defined(__aarch64__)
+  return (Vec)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+KVLOOM_SIMD Vec max(Vec a, Vec b) { return a > b ? a : b; }
+KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return a < b ? x : y; }
+KVLOOM_SIMD void pin(Vec& a) {
+#if defined(__x86_64__)
+  __asm__("" : "+x"(a));
+#elif defined(__aarch64__)
+  __asm__("" : "+w"(a));
+#endif
+}
+KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) { return (Vec)((VecInt)p + ((VecInt)shifted << 23)); }
+KVLOOM_SIMD float max_lane(Vec a) {
+  const float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
+  return x > y ? x : y;
+}
+KVLOOM_SIMD float sum_lanes(Vec a) { return (a[0] + a[2]) + (a[1] + a[3]); }
+
+KVLOOM_SIMD Vec load_bf16(const uint16_t* p) {
+  return Vec{bf16_to_float(p[0]), bf16_to_float(p[1]), bf16_to_float(p[2]), bf16_to_float(p[3])};
+}
+KVLOOM_SIMD Vec load_f16(const uint16_t* p) { return Vec{f16_to_float(p[0]), f16_to_float(p[1]), f16_to_float(p[2]), f16_to_float(p[3])}; }
+KVLOOM_SIMD Vec load_e5m2(const uint8_t* p) {
+  return Vec{e5m2_to_float(p[0]), e5m2_to_float(p[1]), e5m2_to_float(p[2]), e5m2_to_float(p[3])};
+}
+KVLOOM_SIMD Vec load_e4m3(const uint8_t* p) {
+  return Vec{e4m3_to_float(p[0]), e4m3_to_float(p[1]), e4m3_to_float(p[2]), e4m3_to_float(p[3])};
+}
+KVLOOM_SIMD void store_f16(uint16_t* p, Vec a) {
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_f16(a[i]);
+}
+KVLOOM_SIMD void store_bf16(uint16_t* p, Vec a) {
+  for (int i = 0; i < kLanes; ++i) p[i] = float_to_bf16(a[i]);
+}
+
+/// dst [4][dst_row] = transpose of src [4 rows], dims [dim, dim + 4) of each.
+KVLOOM_SIMD void transpose_block(const float* const* src, int64_t dim, float* dst, int64_t dst_row) {
+  for (int d = 0; d < kLanes; ++d) store(dst + d * dst_row, Vec{src[0][dim + d], src[1][dim + d], src[2][dim + d], src[3][dim + d]});
+}
+
+}  // namespace kvloom::cpu::portable

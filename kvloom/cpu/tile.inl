@@ -1,0 +1,360 @@
+// The compute-bound kernel: many packed rows of one KV head against a range of keys. K and V of a block of keys are packed once (K
+// transposed into panels of kPanel keys, V into panels of kPanel dims), then every block of rows goes through score product, score stage,
+// softmax step and value product while its scores are in cache. Compiled once a target.
+//
+// Blocks and panels are counted from list token 0 of the group, not from the chunk: what is computed for a row depends on the row's own
+// keys only, never on the rows beside it or on where a tile happened to begin.
+#include "kvloom/attn/tile_range.h"
+#include "kvloom/cpu/microkernel.inl"
+#include "kvloom/cpu/pack.inl"
+#include "kvloom/cpu/score.h"
+#include "kvloom/variants/custom_mask.h"
+
+namespace kvloom::cpu::KVLOOM_TARGET {
+namespace {
+
+inline constexpr int32_t kMaxBlockKeys = 256;
+inline constexpr int32_t kStrideOfRows = 96;  // rows that share one pass over a block's panels
+
+/// Fixed sizes and the arrays of one chunk and KV head.
+struct TileWork {
+  int32_t rows;          // of the chunk, up to a multiple of kMicroRows
+  int32_t real_rows;     // of the chunk
+  int32_t qk, vo;        // head dims: up to a multiple of kLanes; of kPanel
+  int32_t block_keys;    // keys of a KV block, a multiple of kPanel
+  int64_t score_stride;  // floats
+  int64_t panel_stride;  // floats from one V panel to the next
+  PackedRow* row;        // [rows], the last one repeated
+  KeptTokens* kept;      // [rows]
+  float* q;              // [rows][qk]
+  float* o;              // [rows][vo]
+  float* row_max;        // [rows] base 2
+  float* row_sum;        // [rows]
+  float* rescale;        // [rows]
+  float* s;              // [kStrideOfRows][score_stride]
+  float* k;              // [block_keys / kPanel][qk][kPanel]
+  float* v;              // [vo / kPanel][panel_stride]
+  float* staged;         // [kPanel][max(qk, vo)]
+  float* zeros;          // [max(qk, vo)]
+  int32_t* key_pos;      // [block_keys]
+  uint8_t* live;         // [block_keys] 1: some row keeps the key
+  KeySlot* slot;         // [block_keys]
+  RopeTable rope;
+};
+
+/// One block of keys: list tokens [token, token + block_keys), of which columns [begin, end) are the chunk's.
+struct KeyBlock {
+  int32_t token;
+  int32_t begin;
+  int32_t end;
+  bool listed;  // positions are in key_pos
+};
+
+/// Columns of a block that kMicroRows rows need, as whole panels. `masked`: some of them must be masked.
+struct RowBlock {
+  int32_t begin;
+  int32_t end;
+  bool masked;
+};
+
+TileWork take_tile_work(Arena& arena, const AttentionSpec& spec, int32_t row_count) {
+  TileWork w;
+  w.real_rows = row_count;
+  w.rows = round_up(row_count, kMicroRows);
+  w.qk = round_up(spec.head_dim_qk, kLanes);
+  w.vo = round_up(spec.head_dim_vo, kPanel);
+  // K and V of a block together stay within half of a 512 KiB second-level cache.
+  w.block_keys = clamp_to(65536 / (w.qk + w.vo) / 64 * 64, 64, kMaxBlockKeys);
+  w.score_stride = w.block_keys + kPanel;
+  w.panel_stride = int64_t(w.block_keys) * kPanel + kPanel;
+  const int32_t widest = max_of(w.qk, w.vo);
+  w.row = arena.take<PackedRow>(w.rows);
+  w.kept = arena.take<KeptTokens>(w.rows);
+  w.q = arena.take<float>(int64_t(w.rows) * w.qk);
+  w.o = arena.take<float>(int64_t(w.rows) * w.vo);
+  w.row_max = arena.take<float>(w.rows);
+  w.row_sum = arena.take<float>(w.rows);
+  w.rescale = arena.take<float>(w.rows);
+  w.s = arena.take<float>(kStrideOfRows * w.score_stride);
+  w.k = arena.take<float>(int64_t(w.block_keys) * w.qk);
+  w.v = arena.take<float>(w.vo / kPanel * w.panel_stride);
+  w.staged = arena.take<float>(int64_t(kPanel) * widest);
+  w.zeros = arena.take<float>(widest);
+  w.key_pos = arena.take<int32_t>(w.block_keys);
+  w.live = arena.take<uint8_t>(w.block_keys);
+  w.slot = arena.take<KeySlot>(w.block_keys);
+  w.rope = take_rope_table(arena, spec.variant.rope, spec.head_dim_qk);
+  return w;
+}
+
+/// Rows, their kept tokens, and Q as fp32, rotated and scaled.
+void load_queries(const Job& job, const Chunk& chunk, int32_t kv_head, TileWork& w) {
+  const AttentionSpec& spec = *job.spec;
+  const AttendParams& p = *job.params;
+  const float factor = query_factor(job, kv_head);
+  const ConvertRow convert = convert_row_of(spec.q_dtype);
+  resolve_rows(job, *chunk.group, kv_head, chunk.row_begin, chunk.row_count, w.row);
+  for (int32_t i = chunk.row_count; i < w.rows; ++i) w.row[i] = w.row[chunk.row_count - 1];
+  for (int32_t i = 0; i < w.rows; ++i) {
+    const PackedRow& r = w.row[i];
+    float* q = w.q + int64_t(i) * w.qk;
+    w.kept[i] = kept_tokens(*chunk.group, spec.variant.range, r.q_pos, r.prefix);
+    w.row_max[i] = neg_inf();
+    w.row_sum[i] = 0.0f;
+    w.rescale[i] = 1.0f;
+    if (i >= chunk.row_count) {
+      __builtin_memset(q, 0, w.qk * sizeof(float));
+      continue;
+    }
+    convert(p.q, r.token * p.q_token + r.q_head * p.q_head, spec.head_dim_qk, w.qk, q);
+    if (w.rope.mode != RopeMode::none) {
+      set_rope_position(w.rope, r.q_pos);
+      rotate_row(w.rope, q);
+    }
+    for (int32_t d = 0; d < w.qk; ++d) q[d] *= factor;
+  }
+  __builtin_memset(w.o, 0, int64_t(w.rows) * w.vo * sizeof(float));
+  __builtin_memset(w.zeros, 0, max_of(w.qk, w.vo) * sizeof(float));
+}
+
+/// live[j] |= row r keeps column j by the custom mask, for columns [begin, end).
+void mark_by_mask(const Job& job, const RowGroup& group, const KeyBlock& b, const PackedRow& r, int32_t begin, int32_t end, uint8_t* live) {
+  Coord c{r.request, r.q_index, r.q_pos, 0, 0, 0, 0};
+  for (int32_t j0 = begin; j0 < end; j0 += 32) {
+    c.kv_index = group.kv_index0 + b.token + j0;
+    const uint32_t word = variants::CustomMask::keep32(c, job.params->variant);
+    for (int32_t j = 0; j < min_of(32, end - j0); ++j) live[j0 + j] |= (word >> j) & 1;
+  }
+}
+
+/// Which keys of the block some row keeps. The others are not read: not their page ids, not their bytes. Rows of one token keep the same.
+bool mark_live_keys(const Job& job, const Chunk& chunk, const KeyBlock& b, TileWork& w) {
+  const KeyRange& range = job.spec->variant.range;
+  const bool by_mask = job.spec->variant.custom_mask;
+  __builtin_memset(w.live, 0, w.block_keys);
+  for (int32_t i = 0; i < w.real_rows; ++i) {
+    const PackedRow& r = w.row[i];
+    if (i > 0 && r.token == w.row[i - 1].token) continue;
+    if (b.listed) {
+      for (int32_t j = b.begin; j < b.end; ++j) {
+        if (!w.live[j] && keeps(range, r.prefix, r.q_pos, w.key_pos[j])) {
+          if (by_mask) {
+            mark_by_mask(job, *chunk.group, b, r, j, j + 1, w.live);
+          } else {
+            w.live[j] = 1;
+          }
+        }
+      }
+      continue;
+    }
+    const KeptTokens& t = w.kept[i];
+    const int32_t prefix_end = clamp_to(t.prefix_end - b.token, b.begin, b.end);
+    const int32_t begin = clamp_to(t.begin - b.token, prefix_end, b.end), end = clamp_to(t.end - b.token, begin, b.end);
+    if (by_mask) {
+      mark_by_mask(job, *chunk.group, b, r, b.begin, prefix_end, w.live);
+      mark_by_mask(job, *chunk.group, b, r, begin, end, w.live);
+    } else {
+      __builtin_memset(w.live + b.begin, 1, prefix_end - b.begin);
+      __builtin_memset(w.live + begin, 1, end - begin);
+    }
+  }
+  for (int32_t j = b.begin; j < b.end; ++j) {
+    if (w.live[j]) return true;
+  }
+  return false;
+}
+
+/// Packs K and V of the block's live keys; dead keys become zeros.
+void pack_block(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, TileWork& w) {
+  const AttentionSpec& spec = *job.spec;
+  const KvView& kv = job.params->kv;
+  const ConvertRow convert = convert_row_of(spec.kv_dtype);
+  const int64_t k_head = kv_head * kv.k_head, v_head = kv_head * kv.v_head;
+  for (int32_t p = b.begin / kPanel * kPanel; p < b.end; p += kPanel) {
+    const float* rows[kPanel];
+    for (int32_t i = 0; i < kPanel; ++i) {
+      const int32_t j = p + i;
+      rows[i] = w.zeros;
+      if (!w.live[j]) continue;
+      w.slot[j] = key_slot(job, *chunk.group, b.token + j);
+      float* staged = w.staged + int64_t(i) * w.qk;
+      convert(kv.k, w.slot[j].k + k_head, spec.head_dim_qk, w.qk, staged);
+      if (w.rope.mode != RopeMode::none) {
+        set_rope_position(w.rope, w.slot[j].pos);
+        rotate_row(w.rope, staged);
+      }
+      rows[i] = staged;
+    }
+    transpose_panel(rows, w.qk, w.k + int64_t(p) * w.qk);
+    for (int32_t i = 0; i < kPanel; ++i) {
+      const int32_t j = p + i;
+      if (w.live[j]) convert(kv.v, w.slot[j].v + v_head, spec.head_dim_vo, w.vo, w.staged);
+      store_panels(w.live[j] ? w.staged : w.zeros, w.vo, w.v, w.panel_stride, j);
+    }
+  }
+}
+
+/// The columns of a block that one row keeps lie within [begin, end); `gap`: some between them are not kept (prefix and window apart).
+struct RowColumns {
+  int32_t begin;
+  int32_t end;
+  bool gap;
+};
+KVLOOM_SIMD RowColumns columns_of(const KeyBlock& b, const KeptTokens& t) {
+  const int32_t prefix_end = clamp_to(t.prefix_end - b.token, b.begin, b.end);
+  const int32_t begin = clamp_to(t.begin - b.token, b.begin, b.end), end = clamp_to(t.end - b.token, begin, b.end);
+  if (prefix_end == b.begin) return {begin, end, false};
+  if (begin == end) return {b.begin, prefix_end, false};
+  return {b.begin, max_of(prefix_end, end), prefix_end < begin};
+}
+
+/// The hull of the columns that rows [first, first + kMicroRows) keep, as whole panels.
+RowBlock hull_of(const KeyBlock& b, const TileWork& w, int32_t first) {
+  RowBlock hull{b.end, b.begin, b.listed};
+  if (b.listed) {
+    hull = {b.begin, b.end, true};
+  } else {
+    for (int32_t i = first; i < first + kMicroRows; ++i) {
+      const RowColumns c = columns_of(b, w.kept[i]);
+      if (c.end > c.begin) hull = {min_of(hull.begin, c.begin), max_of(hull.end, c.end), hull.masked};
+    }
+  }
+  if (hull.end <= hull.begin) return {0, 0, false};
+  hull.begin = hull.begin / kPanel * kPanel;
+  hull.end = round_up(hull.end, kPanel);
+  for (int32_t i = first; i < first + kMicroRows && !hull.masked; ++i) {
+    const RowColumns c = columns_of(b, w.kept[i]);
+    hull.masked = c.gap || c.begin > hull.begin || c.end < hull.end;
+  }
+  return hull;
+}
+
+/// One row's step of the online softmax over columns [0, n) of s, n a multiple of kPanel: s becomes weights.
+KVLOOM_SIMD void softmax_row(float* s, int32_t n, float& row_max, float& row_sum, float& rescale) {
+  Vec m0 = load(s), m1 = load(s + kLanes);
+  for (int32_t j = kPanel; j < n; j += kPanel) {
+    m0 = max(m0, load(s + j));
+    m1 = max(m1, load(s + j + kLanes));
+  }
+  const float before = row_max;
+  const float after = max_of(before, max_lane(max(m0, m1)));
+  const float base = after == neg_inf() ? 0.0f : after;  // a row that has kept nothing yet
+  const Vec shift = set(base);
+  Vec sum0 = set(0.0f), sum1 = set(0.0f);
+  for (int32_t j = 0; j < n; j += kPanel) {
+    const Vec a = exp2(sub(load(s + j), shift)), b = exp2(sub(load(s + j + kLanes), shift));
+    sum0 = add(sum0, a);
+    sum1 = add(sum1, b);
+    store(s + j, a);
+    store(s + j + kLanes, b);
+  }
+  rescale = exp2_of(before - base);
+  row_max = after;
+  row_sum = row_sum * rescale + sum_lanes(add(sum0, sum1));
+}
+
+/// Scores of a row block to weights: variant and masks, then the softmax step.
+void weigh(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, const RowBlock& rb, int32_t first, float* s,
+           TileWork& w) {
+  const int32_t real = min_of(kMicroRows, w.real_rows - first);
+  const VariantSpec& variant = job.spec->variant;
+  if (rb.masked || !stage_only_masks(variant)) {
+    ScoreTile t;
+    t.s = s + rb.begin;
+    t.stride = w.score_stride;
+    t.rows = w.row + first;
+    t.row_count = real;
+    t.columns = rb.end - rb.begin;
+    t.live_begin = max_of(b.begin, rb.begin) - rb.begin;
+    t.live_end = min_of(b.end, rb.end) - rb.begin;
+    t.token_begin = b.token + rb.begin;
+    t.kv_head = kv_head;
+    t.group = chunk.group;
+    t.key_pos = b.listed ? w.key_pos + rb.begin : nullptr;
+    job.score(job, t);
+  }
+  if (variant.reduction == Reduction::sum) return;
+  for (int32_t i = 0; i < real; ++i) {
+    const int32_t r = first + i;
+    softmax_row(s + i * w.score_stride + rb.begin, rb.end - rb.begin, w.row_max[r], w.row_sum[r], w.rescale[r]);
+  }
+}
+
+/// Rows [first, last) against the packed block.
+void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, int32_t first, int32_t last, TileWork& w) {
+  RowBlock blocks[kStrideOfRows / kMicroRows];
+  int32_t begin = b.end, end = 0;
+  const int32_t count = (last - first) / kMicroRows;
+  for (int32_t i = 0; i < count; ++i) {
+    blocks[i] = hull_of(b, w, first + i * kMicroRows);
+    if (blocks[i].end > 0) begin = min_of(begin, blocks[i].begin);
+    end = max_of(end, blocks[i].end);
+  }
+  for (int32_t p = begin / kPanel * kPanel; p < end; p += kPanel) {
+    for (int32_t i = 0; i < count; ++i) {
+      if (p < blocks[i].begin || p >= blocks[i].end) continue;
+      product<false>(w.qk, w.q + int64_t(first + i * kMicroRows) * w.qk, w.qk, w.k + int64_t(p) * w.qk,
+                     w.s + i * kMicroRows * w.score_stride + p, w.score_stride, nullptr);
+    }
+  }
+  for (int32_t i = 0; i < count; ++i) {
+    if (blocks[i].end > 0) weigh(job, chunk, kv_head, b, blocks[i], first + i * kMicroRows, w.s + i * kMicroRows * w.score_stride, w);
+  }
+  for (int32_t c = 0; c < w.vo; c += kPanel) {
+    const float* panel = w.v + c / kPanel * w.panel_stride;
+    for (int32_t i = 0; i < count; ++i) {
+      if (blocks[i].end == 0) continue;
+      const int32_t r = first + i * kMicroRows;
+      product<true>(blocks[i].end - blocks[i].begin, w.s + i * kMicroRows * w.score_stride + blocks[i].begin, w.score_stride,
+                    panel + int64_t(blocks[i].begin) * kPanel, w.o + int64_t(r) * w.vo + c, w.vo, w.rescale + r);
+    }
+  }
+}
+
+/// o [real_rows][head_dim_vo], lse [real_rows] from the running state.
+void finish_tile(const Job& job, int32_t kv_head, const TileWork& w, float* o, float* lse) {
+  const int32_t vo = job.spec->head_dim_vo;
+  const float factor = value_factor(job, kv_head);
+  const bool sum = job.spec->variant.reduction == Reduction::sum;
+  for (int32_t i = 0; i < w.real_rows; ++i) {
+    const float l = w.row_sum[i];
+    const float scale = sum ? factor : (l == 0.0f ? 0.0f : factor / l);
+    for (int32_t d = 0; d < vo; ++d) o[int64_t(i) * vo + d] = w.o[int64_t(i) * w.vo + d] * scale;
+    lse[i] = sum ? 0.0f : (l == 0.0f ? neg_inf() : (w.row_max[i] + __builtin_log2f(l)) * kLn2);
+  }
+}
+
+void tile_head(const Job& job, const Chunk& chunk, int32_t kv_head, void* memory, float* o, float* lse) {
+  Arena arena(memory);
+  TileWork w = take_tile_work(arena, *job.spec, chunk.row_count);
+  if (w.rope.mode != RopeMode::none) begin_rope(w.rope, job.spec->variant.rope, job.spec->head_dim_qk);
+  load_queries(job, chunk, kv_head, w);
+  const bool listed = chunk.group->kv_position != KvPosition::linear;
+  for (int32_t token = chunk.kv_begin / w.block_keys * w.block_keys; token < chunk.kv_end; token += w.block_keys) {
+    const KeyBlock b{token, max_of(0, chunk.kv_begin - token), min_of(w.block_keys, chunk.kv_end - token), listed};
+    for (int32_t j = b.begin; j < b.end && listed; ++j) w.key_pos[j] = key_slot(job, *chunk.group, token + j).pos;
+    if (!mark_live_keys(job, chunk, b, w)) continue;
+    pack_block(job, chunk, kv_head, b, w);
+    for (int32_t r = 0; r < w.rows; r += kStrideOfRows) {
+      attend_rows(job, chunk, kv_head, b, r, min_of(w.rows, r + kStrideOfRows), w);
+    }
+  }
+  finish_tile(job, kv_head, w, o, lse);
+}
+
+}  // namespace
+
+int64_t tile_arena_bytes(const AttentionSpec& spec, int32_t tile_rows) {
+  Arena arena(nullptr);
+  take_tile_work(arena, spec, tile_rows);
+  return arena.bytes();
+}
+
+void tile(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse) {
+  const int64_t rows = chunk.row_count;
+  for (int32_t h = 0; h < chunk.kv_head_count; ++h) {
+    tile_head(job, chunk, chunk.kv_head + h, arena, o + h * rows * job.spec->head_dim_vo, lse + h * rows);
+  }
+}
+
+}  // namespace kvloom::cpu::KVLOOM_TARGET

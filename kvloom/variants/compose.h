@@ -1,0 +1,85 @@
+// Several variants as one: Compose<Alibi, SoftCap, CustomMask>. Logits pass through the parts in the order written (DESIGN: bias before
+// cap), a key is kept when every part keeps it, and at most one part may change the reduction. A hook that a part lacks costs nothing.
+#pragma once
+
+#include "kvloom/contract/variant.h"
+
+namespace kvloom::variants {
+
+template <class V, class P>
+concept HasLogit = requires(float s, const Coord& c, const P& p) {
+  V::logit(s, c, p);
+};
+template <class V, class P>
+concept HasKeep = requires(const Coord& c, const P& p) {
+  V::keep(c, p);
+};
+template <class V, class P>
+concept HasKeep32 = requires(const Coord& c, const P& p) {
+  V::keep32(c, p);
+};
+template <class V, class P>
+concept HasWeight = requires(float logit, const P& p) {
+  V::weight(logit, p);
+};
+
+/// softmax unless the variant says otherwise.
+template <class V>
+KVLOOM_HD constexpr Reduction reduction_of() {
+  if constexpr (requires { V::reduction; }) {
+    return V::reduction;
+  } else {
+    return Reduction::softmax;
+  }
+}
+
+template <class... Parts>
+struct Compose {
+  static constexpr Reduction reduction = ((reduction_of<Parts>() == Reduction::sum) || ...) ? Reduction::sum : Reduction::softmax;
+
+  template <class P>
+  requires(HasLogit<Parts, P> || ...) KVLOOM_HD static float logit(float score, const Coord& c, const P& p) {
+    ((score = logit_of<Parts>(score, c, p)), ...);
+    return score;
+  }
+
+  template <class P>
+  requires(HasKeep<Parts, P> || ...) KVLOOM_HD static bool keep(const Coord& c, const P& p) { return (keep_of<Parts>(c, p) && ...); }
+
+  /// `keep` for 32 consecutive keys at once, where every part that masks knows that form.
+  template <class P>
+  requires((HasKeep32<Parts, P> || ...) && ((HasKeep32<Parts, P> || !HasKeep<Parts, P>)&&...)) KVLOOM_HD static uint32_t
+      keep32(const Coord& c, const P& p) {
+    return (keep32_of<Parts>(c, p) & ...);
+  }
+
+  template <class P>
+  requires(HasWeight<Parts, P> || ...) KVLOOM_HD static float weight(float logit, const P& p) {
+    ((logit = weight_of<Parts>(logit, p)), ...);
+    return logit;
+  }
+
+ private:
+  template <class V, class P>
+  KVLOOM_HD static float logit_of(float score, const Coord& c, const P& p) {
+    if constexpr (HasLogit<V, P>) return V::logit(score, c, p);
+    return score;
+  }
+  template <class V, class P>
+  KVLOOM_HD static bool keep_of(const Coord& c, const P& p) {
+    if constexpr (HasKeep<V, P>) return V::keep(c, p);
+    return true;
+  }
+  template <class V, class P>
+  KVLOOM_HD static uint32_t keep32_of(const Coord& c, const P& p) {
+    if constexpr (HasKeep32<V, P>) return V::keep32(c, p);
+    return ~0u;
+  }
+  template <class V, class P>
+  KVLOOM_HD static float weight_of(float logit, const P& p) {
+    if constexpr (HasWeight<V, P>) return V::weight(logit, p);
+    return logit;
+  }
+};
+
+}  // namespace kvloom::variants
