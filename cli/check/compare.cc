@@ -1,0 +1,121 @@
+#include "cli/check/compare.h"
+
+#include "kvloom/support/check.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvloom::check {
+namespace {
+
+constexpr double kExcess = 2e-6;
+constexpr double kLse = 2e-6;
+
+struct PlainBounds {
+  double whole, row;
+};
+PlainBounds plain_bounds(DType output) {
+  if (output == DType::bf16) return {1.9e-3, 2.5e-3};
+  if (output == DType::f16) return {2.4e-4, 3.2e-4};
+  return {2e-6, 2e-6};
+}
+
+/// Half a unit in the last place of `t` at magnitude |x|.
+double half_ulp(DType t, double x) {
+  const int bits = t == DType::bf16 ? 8 : t == DType::f16 ? 11 : 24;  // of the significand
+  const int least = t == DType::f16 ? -14 : -126;                     // exponent of the smallest normal number
+  int exponent = least;
+  if (x != 0.0) exponent = std::max(least, std::ilogb(x));
+  return std::ldexp(0.5, exponent - bits + 1);
+}
+
+struct RowErrors {
+  double square = 0.0, excess = 0.0, norm = 0.0;
+  bool finite = true;
+};
+RowErrors row_errors(DType type, const float* o, const double* ref, int32_t dim) {
+  RowErrors e;
+  for (int32_t d = 0; d < dim; ++d) {
+    const double off = std::fabs(double(o[d]) - ref[d]);
+    const double beyond = std::max(0.0, off - half_ulp(type, std::max(std::fabs(double(o[d])), std::fabs(ref[d]))));
+    e.square += off * off;
+    e.excess += beyond * beyond;
+    e.norm += ref[d] * ref[d];
+    e.finite = e.finite && std::isfinite(o[d]);
+  }
+  return e;
+}
+
+std::string where(const Case& c, int64_t row) {
+  const int64_t token = row / c.spec.num_qo_heads;
+  int64_t request = 0, first = 0;
+  while (request < c.num_requests() && first + c.q_len[request] <= token) first += c.q_len[request++];
+  return fmt::format("token {} (request {}, query {}), head {}", token, request, token - first, row % c.spec.num_qo_heads);
+}
+
+class Comparison {
+ public:
+  Comparison(const Case& c, Errors& errors) : case_(c), errors_(errors) {}
+
+  void row(int64_t i, const float* o, const double* ref_o) {
+    const int32_t dim = case_.spec.head_dim_vo;
+    const PlainBounds bounds = plain_bounds(case_.spec.o_dtype);
+    const RowErrors e = row_errors(case_.spec.o_dtype, o, ref_o, dim);
+    if (!e.finite) return note(i, "got a NaN or infinity (never written, or poison that leaked in)", 0.0, 0.0);
+    square_ += e.square;
+    norm_ += e.norm;
+    if (e.norm == 0.0) {
+      if (e.square != 0.0) note(i, "keeps no key: got a row that is not zero; its norm", std::sqrt(e.square), 0.0);
+      return;
+    }
+    const double plain = std::sqrt(e.square / e.norm), excess = std::sqrt(e.excess / e.norm);
+    errors_.worst_row = std::max(errors_.worst_row, plain);
+    errors_.worst_excess = std::max(errors_.worst_excess, excess);
+    if (excess > kExcess) note(i, "error beyond the output's rounding", excess, kExcess);
+    if ((dim >= 64 || case_.spec.o_dtype == DType::f32) && plain > bounds.row) note(i, "relative error", plain, bounds.row);
+  }
+
+  void lse(int64_t i, float got, double wanted) {
+    if (std::isnan(got) || std::isinf(wanted) || std::isinf(got)) {
+      if (double(got) != wanted) note(i, "lse", got, wanted);
+      return;
+    }
+    const double error = std::fabs(double(got) - wanted) / (1.0 + std::fabs(wanted));
+    errors_.worst_lse = std::max(errors_.worst_lse, error);
+    if (error > kLse) note(i, fmt::format("lse: got {}, wanted {}; error", got, wanted), error, kLse);
+  }
+
+  void finish(int64_t elements) {
+    errors_.whole = norm_ > 0.0 ? std::sqrt(square_ / norm_) : 0.0;
+    const double bound = plain_bounds(case_.spec.o_dtype).whole;
+    const bool enough = elements >= 4096 || case_.spec.o_dtype == DType::f32;
+    if (enough && errors_.whole > bound && errors_.fault.empty())
+      errors_.fault = fmt::format("whole tensor: relative error: got {:.3g}, wanted {:.3g} or less", errors_.whole, bound);
+  }
+
+ private:
+  void note(int64_t i, const std::string& what, double got, double wanted) {
+    if (errors_.fault.empty()) errors_.fault = fmt::format("{}: {}: got {:.6g}, wanted {:.6g}", where(case_, i), what, got, wanted);
+  }
+
+  const Case& case_;
+  Errors& errors_;
+  double square_ = 0.0, norm_ = 0.0;
+};
+
+}  // namespace
+
+Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
+               const std::vector<double>& ref_lse) {
+  Errors errors;
+  Comparison comparison(c, errors);
+  const int64_t rows = c.total_tokens() * c.spec.num_qo_heads;
+  for (int64_t i = 0; i < rows; ++i) {
+    comparison.row(i, o.data() + i * c.spec.head_dim_vo, ref_o.data() + i * c.spec.head_dim_vo);
+    if (!lse.empty()) comparison.lse(i, lse[size_t(i)], ref_lse[size_t(i)]);
+  }
+  comparison.finish(rows * c.spec.head_dim_vo);
+  return errors;
+}
+
+}  // namespace kvloom::check

@@ -1,0 +1,34 @@
+// How far an output may be from REF, and why. Nothing here may be widened to make something pass.
+//
+// The main measure is what the arithmetic added beyond the rounding that the output type forces: an element may be off by half a unit in
+// the last place of its own type for free, and of what is left, per row and over the tensor,
+//   || max(0, |o - ref| - half ulp(o)) || <= 2e-6 ||ref||
+// holds for f32, f16 and bf16 outputs alike. The types of Q, K and V do not enter: REF reads the same quantised values.
+// The plain error ||o - ref|| / ||ref|| is reported, and bounded as well where there are enough elements for the rounding of single ones
+// to average out (one bf16 element may be off by 2^-8 = 3.9e-3 by rounding alone; their mean square is 1.6e-3):
+//   f32   2e-6 over the tensor, 2e-6 a row
+//   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 64 elements and more
+//   f16   2.4e-4 and 3.2e-4: three bits more than bf16
+// LSE (fp32): |lse - ref| <= 2e-6 (1 + |ref|).
+#pragma once
+
+#include "cli/check/case.h"
+
+#include <string>
+#include <vector>
+
+namespace kvloom::check {
+
+struct Errors {
+  double whole = 0.0;         // ||o - ref|| / ||ref|| over all rows
+  double worst_row = 0.0;     // ... of one (token, head)
+  double worst_excess = 0.0;  // ... of one row, beyond the rounding of the output
+  double worst_lse = 0.0;     // |lse - ref| / (1 + |ref|)
+  std::string fault;          // "" if within tolerance, else the first fault: which row, what was got, what was wanted
+};
+
+/// o [tokens, heads, dim] and lse [tokens, heads] (empty: not asked for) against REF. A row that keeps nothing must be exactly zero, with
+Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
+               const std::vector<double>& ref_lse);
+
+}  // namespace kvloom::check

@@ -1,0 +1,76 @@
+// From a case to memory: tensors, tables and masks as a caller would hold them, and the same step in REF's words. Everything that no row
+// keeps is 0xFF (NaN): tails, unused pages, other requests' keys, keys before every window, gaps between rows, outputs.
+#pragma once
+
+#include "cli/check/case.h"
+#include "cli/check/guarded_buffer.h"
+#include "cli/check/page_lists.h"
+#include "kvloom/ref/ref.h"
+
+#include <memory>
+
+namespace kvloom::check {
+
+/// Strides and size of K or V, elements.
+struct KvStrides {
+  int64_t page = 0, token = 0, head = 0;
+};
+
+class CaseData {
+ public:
+  explicit CaseData(const Case& c);
+  CaseData(const CaseData&) = delete;
+  CaseData& operator=(const CaseData&) = delete;
+
+  const Case& what() const { return case_; }
+  const Batch& batch() const { return batch_; }
+  const RunTensors& tensors() const { return tensors_; }
+  const AttendParams& params() const { return params_; }  // the same tensors, for REF
+  Capacity capacity() const;
+
+  /// Outputs as nobody should see them: every byte 0xFF.
+  void poison_outputs();
+  /// "" if nothing but the elements of O and LSE was written since poison_outputs(), else what was.
+  std::string stray_write() const;
+  /// Elements of O and LSE as they stand, dense: [tokens, heads, dim] and [tokens, heads].
+  std::vector<float> read_o() const;
+  std::vector<float> read_lse() const;
+
+  /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads].
+  void reference(std::vector<double>& o, std::vector<double>& lse) const;
+
+ private:
+  void make_tables();
+  void make_groups();
+  void make_q();
+  void make_kv();
+  void fill_kv();
+  void make_outputs();
+  void make_mask();
+  void make_per_head();
+  void find_kept();
+  void free_unseen_pages();
+  void fill_batch();
+
+  bool in_range(int64_t q_pos, int64_t kv_pos, int64_t prefix) const;
+  bool mask_keeps(int32_t request, int64_t q_index, int64_t column) const;
+  int64_t position(int32_t request, int64_t q_index, int64_t kv_len) const;
+
+  Case case_;
+  PageLists lists_;
+  PageTable table_;
+  Batch batch_;
+  RunTensors tensors_;
+  AttendParams params_;
+
+  std::vector<int64_t> qo_indptr_;
+  std::vector<int64_t> kv_len64_, list_indptr64_, pages64_;
+  std::vector<int32_t> qo_indptr32_, list_indptr32_, pages32_;
+  std::vector<LevelGroup> groups_;
+  std::vector<uint8_t> kept_;  // [pages, page_size, kv heads]: some row keeps the key
+  GuardedBuffer q_, k_, v_, o_, lse_, mask_, alibi_, sink_, k_scales_, v_scales_;
+  std::vector<int64_t> mask_indptr_;
+  std::vector<int32_t> mask_columns_;
+};
+
+}  // namespace kvloom::check
