@@ -116,9 +116,13 @@ std::string check_item(const Subject& s, int64_t i, const WorkItem& item) {
   if (g.kv_head >= 0 && (item.kv_head != g.kv_head || item.kv_head_count != 1)) {
     return fault("item {}: KV heads {} + {}: group {} is for head {} only", i, item.kv_head, item.kv_head_count, item.group, g.kv_head);
   }
+  if (item.chunked > 1 || (item.chunked == 1 && (h.split_tokens < 1 || item.partial_row < 0))) {
+    return fault("item {}: chunked: got {} with split_tokens {} and partial_row {}, wanted 0, or 1 for partials of fixed_split", i,
+                 item.chunked, h.split_tokens, item.partial_row);
+  }
   if (item.partial_row < -1) return fault("item {}: partial_row: got {}, wanted >= -1", i, item.partial_row);
   if (item.partial_row >= 0) {
-    const int64_t rows = int64_t(item.row_count) * item.kv_head_count * partial_count(h, item);
+    const int64_t rows = int64_t(item.row_count) * item.kv_head_count * item_partials(h, item);
     if (item.partial_row + rows > h.scratch_rows) {
       return fault("item {}: scratch rows {} + {}: the plan uses {}", i, item.partial_row, rows, h.scratch_rows);
     }

@@ -44,10 +44,4 @@ std::string check_merges(const Subject& s);
 /// Every (query token, q head) is written once: by one direct item or by one merge unit.
 std::string check_outputs(const Subject& s);
 
-/// Partials that a non-direct item writes: one a chunk under fixed_split, else one.
-inline int64_t partial_count(const PlanHeader& h, const WorkItem& item) {
-  if (h.split_tokens <= 0 || item.kv_end == item.kv_begin) return 1;
-  return ceil_div<int64_t>(item.kv_end, h.split_tokens) - item.kv_begin / h.split_tokens;
-}
-
 }  // namespace kvloom::plan

@@ -49,6 +49,23 @@ TokenRange hull_of(const Subject& s, const RowGroup& g, int64_t row_begin, int64
   return visible_tokens(g, s.range, low, high, prefix);
 }
 
+/// Cuts fall on the grid of tile_kv, under fixed_split on that of split_tokens, where a fold of several chunks starts the row.
+std::string check_cut(const Subject& s, const Piece& p, bool first) {
+  const WorkItem& w = s.plan.items[p.item];
+  const int32_t tile_kv = s.header().classes[w.kernel_class].tile_kv, split = s.header().split_tokens;
+  if (first) return {};
+  if (w.kv_begin % tile_kv != 0)
+    return fault("item {}: keys from {}: wanted a cut at a multiple of {} (tile_kv)", p.item, w.kv_begin, tile_kv);
+  if (split > 0 && w.kv_begin % split != 0) {
+    return fault("item {}: keys from {}: wanted a cut at a multiple of {} (split_tokens)", p.item, w.kv_begin, split);
+  }
+  if (split > 0 && !w.chunked && w.kv_end - w.kv_begin > split) {
+    return fault("item {}: keys [{}, {}): several chunks of {} in one partial, wanted one a chunk past the first item of a row", p.item,
+                 w.kv_begin, w.kv_end, split);
+  }
+  return {};
+}
+
 /// `pieces` [begin, end) are one row tile: their key ranges must be the tile's visible range, cut at multiples of tile_kv.
 std::string check_tile(const Subject& s, const Piece* begin, const Piece* end) {
   const RowGroup& g = s.plan.groups[begin->group];
@@ -65,10 +82,7 @@ std::string check_tile(const Subject& s, const Piece* begin, const Piece* end) {
           "item {}: keys [{}, {}) of rows [{}, {}), head {}, group {}: wanted a range from {} (what comes before is covered) to at most {}",
           p->item, p->kv_begin, p->kv_end, p->row_begin, p->row_end, p->head, p->group, covered, hull.end);
     }
-    const int32_t tile_kv = s.header().classes[s.plan.items[p->item].kernel_class].tile_kv;
-    if (p != begin && p->kv_begin % tile_kv != 0) {
-      return fault("item {}: keys from {}: wanted a cut at a multiple of {} (tile_kv)", p->item, p->kv_begin, tile_kv);
-    }
+    if (std::string e = check_cut(s, *p, p == begin); !e.empty()) return e;
     covered = p->kv_end;
   }
   if (covered != hull.end) {
@@ -149,10 +163,13 @@ std::string check_keys(const Subject& s) {
 }
 
 std::string check_keys_exhaustively(const Subject& s) {
-  constexpr double kMaxPairs = double(1 << 28);
-  double pairs = 0;
-  for (const RowGroup& g : s.plan.groups) pairs += double(s.rows_of(g)) * (g.kv_end - g.kv_begin) * (g.kv_head >= 0 ? 1 : s.kv_heads);
-  if (pairs > kMaxPairs) return fault("exhaustive: {} row-key pairs, wanted at most {}; validate without it", pairs, kMaxPairs);
+  constexpr int64_t kMaxPairs = int64_t(1) << 28;
+  int64_t pairs = 0;
+  for (const RowGroup& g : s.plan.groups) {
+    const int64_t of_head = s.rows_of(g) * (int64_t(g.kv_end) - g.kv_begin);
+    if (of_head <= kMaxPairs) pairs += of_head * (g.kv_head >= 0 ? 1 : s.kv_heads);
+    if (of_head > kMaxPairs || pairs > kMaxPairs) return fault("exhaustive: more than {} row-key pairs; validate without it", kMaxPairs);
+  }
   const std::vector<Piece> pieces = pieces_of(s);
   return for_each_group_head(
       s, pieces, [&](int32_t group, int32_t head, const Piece* p, const Piece* end) { return walk_pairs(s, group, head, p, end); });

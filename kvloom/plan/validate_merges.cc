@@ -25,14 +25,14 @@ std::string collect_partials(const Subject& s, std::vector<Partial>& partials) {
   for (int64_t i = 0; i < s.plan.items.size; ++i) {
     const WorkItem& w = s.plan.items[i];
     if (w.partial_row < 0) continue;
-    total += partial_count(h, w);
+    total += item_partials(h, w);
     if (total > h.num_entries) return fault("item {}: more partials ({}) than merge entries ({})", i, total, h.num_entries);
   }
   partials.reserve(total);
   for (int64_t i = 0; i < s.plan.items.size; ++i) {
     const WorkItem& w = s.plan.items[i];
     if (w.partial_row < 0) continue;
-    const int64_t rows = int64_t(w.row_count) * w.kv_head_count, count = partial_count(h, w);
+    const int64_t rows = int64_t(w.row_count) * w.kv_head_count, count = item_partials(h, w);
     for (int64_t c = 0; c < count; ++c) {
       const int64_t kv_begin = c == 0 ? w.kv_begin : (w.kv_begin / h.split_tokens + c) * h.split_tokens;
       partials.push_back({w.partial_row + c * rows, rows, 0, int32_t(i), int32_t(kv_begin), -1});
@@ -95,11 +95,12 @@ std::string match_entry(const Subject& s, int64_t unit, const MergeUnit& u, cons
   return {};
 }
 
-/// Entries of a unit: matched, ascending in (level, kv begin), none twice. Appends (item, unit) pairs to `reads`.
+/// Entries of a unit: matched, ascending in (level, kv begin), none twice. Appends (item, unit) to `reads`, once an arrival.
 std::string check_unit(const Subject& s, int64_t unit, std::vector<Partial>& partials, std::vector<std::pair<int32_t, int32_t>>& reads) {
   const MergeUnit& u = s.plan.units[unit];
   if (std::string e = check_unit_bounds(s, unit, u); !e.empty()) return e;
   std::tuple<int32_t, int32_t> last{-1, -1};
+  const size_t first_read = reads.size();
   for (int32_t k = 0; k < u.entry_count; ++k) {
     Partial* p = nullptr;
     if (std::string e = match_entry(s, unit, u, s.plan.entries[u.entry_begin + k], partials, p); !e.empty()) return e;
@@ -111,10 +112,15 @@ std::string check_unit(const Subject& s, int64_t unit, std::vector<Partial>& par
     p->merged += int64_t(u.row_count) * u.kv_head_count;
     reads.emplace_back(p->item, int32_t(unit));
   }
+  std::sort(reads.begin() + int64_t(first_read), reads.end());  // an item of several chunks arrives once
+  reads.erase(std::unique(reads.begin() + int64_t(first_read), reads.end()), reads.end());
+  if (u.arrivals != int64_t(reads.size() - first_read)) {
+    return fault("unit {}: arrivals: got {}, wanted {} (items that it reads)", unit, u.arrivals, reads.size() - first_read);
+  }
   return {};
 }
 
-/// An item arrives once for every partial of its that a unit reads.
+/// An item arrives once at every unit that reads it.
 std::string check_touches(const Subject& s, std::vector<std::pair<int32_t, int32_t>>& reads) {
   std::vector<std::pair<int32_t, int32_t>> arrivals;
   for (int64_t i = 0; i < s.plan.items.size; ++i) {
@@ -125,7 +131,7 @@ std::string check_touches(const Subject& s, std::vector<std::pair<int32_t, int32
       if (unit < 0 || unit >= s.header().num_units)
         return fault("item {}: touches unit {}: the plan has {}", i, unit, s.header().num_units);
       arrivals.emplace_back(int32_t(i), unit);
-      if (arrivals.size() > reads.size()) return fault("item {}: more touches than merge entries ({})", i, reads.size());
+      if (arrivals.size() > reads.size()) return fault("item {}: more touches than items that units read ({})", i, reads.size());
     }
   }
   std::sort(reads.begin(), reads.end());

@@ -18,7 +18,8 @@ namespace kvloom::test {
 struct NaiveOptions {
   int32_t tile_rows = 16;
   int32_t tile_kv = 16;
-  int32_t chunk = 64;  // keys an item; a multiple of tile_kv
+  int32_t chunk = 64;        // keys an item; a multiple of tile_kv
+  int32_t split_tokens = 0;  // > 0: a fixed_split plan; `chunk` is a multiple of it
   int32_t heads_per_item = 1;
   int32_t ctas = 4;
 };
@@ -92,7 +93,8 @@ class NaivePlanner {
     PlanHeader& h = parts_.header;
     h.magic = kPlanMagic;
     h.version = kPlanVersion;
-    h.policy = Policy::none;
+    h.policy = options_.split_tokens > 0 ? Policy::fixed_split : Policy::none;
+    h.split_tokens = options_.split_tokens;
     h.num_levels = num_levels;
     h.total_tokens = total_tokens;
     for (KernelClass& c : h.classes) c = {options_.tile_rows, options_.tile_kv, options_.heads_per_item, 10, 0, 300};
@@ -131,18 +133,26 @@ class NaivePlanner {
     int32_t begin = t.begin;
     do {
       const int32_t end = std::min(t.end, (begin / options_.chunk + 1) * options_.chunk);
-      const int32_t item = int32_t(parts_.items.size());
-      parts_.items.push_back(
-          {index, row_begin, begin, end, parts_.header.scratch_rows, 0, uint16_t(row_count), 0, uint16_t(head), uint8_t(heads), 0});
-      for (int32_t h = 0; h < heads; ++h) {
-        for (int32_t p = 0; p < row_count; ++p) {
-          const int32_t output = row(g, (row_begin + p) / n_).token * n_ + (row_begin + p) % n_;
-          rows_[{head + h, output}].push_back({g.level, begin, item, parts_.header.scratch_rows + h * row_count + p});
-        }
-      }
-      parts_.header.scratch_rows += row_count * heads;
+      add_item({index, row_begin, begin, end, 0, 0, uint16_t(row_count), 0, uint16_t(head), uint8_t(heads), 0,
+                uint8_t(options_.split_tokens > 0 && begin > t.begin)});
       begin = end;
     } while (begin < t.end);
+  }
+
+  void add_item(WorkItem w) {
+    const RowGroup g = parts_.groups[w.group];
+    int32_t kv_begin = w.kv_begin;
+    w.partial_row = parts_.header.scratch_rows;
+    for (int32_t c = 0; c < item_partials(parts_.header, w); ++c) {
+      for (int32_t h = 0; h < w.kv_head_count; ++h) {
+        for (int32_t p = 0; p < w.row_count; ++p) {
+          const int32_t output = row(g, (w.row_begin + p) / n_).token * n_ + (w.row_begin + p) % n_;
+          rows_[{w.kv_head + h, output}].push_back({g.level, kv_begin, int32_t(parts_.items.size()), parts_.header.scratch_rows++});
+        }
+      }
+      if (w.chunked) kv_begin = (kv_begin / options_.split_tokens + 1) * options_.split_tokens;
+    }
+    parts_.items.push_back(w);
   }
 
   /// Rows whose contributions all stand one scratch row further than those of the row before join its unit. Items all of whose rows have no
@@ -166,10 +176,13 @@ class NaivePlanner {
       if (joins) {
         ++u->row_count;
       } else {
-        parts_.units.push_back({output, 1, head, 1, int32_t(parts_.entries.size()), int32_t(list.size())});
+        const int32_t unit = int32_t(parts_.units.size());
+        parts_.units.push_back({output, 1, head, 1, int32_t(parts_.entries.size()), int32_t(list.size()), 0});
         for (const Contribution& c : list) {
           parts_.entries.push_back({c.scratch_row, parts_.items[c.item].row_count});
-          touches[c.item].push_back(int32_t(parts_.units.size()) - 1);
+          if (!touches[c.item].empty() && touches[c.item].back() == unit) continue;
+          touches[c.item].push_back(unit);
+          ++parts_.units[unit].arrivals;
         }
       }
       last = &list;
@@ -178,7 +191,8 @@ class NaivePlanner {
     for (size_t i = 0; i < touches.size(); ++i) {
       WorkItem& w = parts_.items[i];
       if (alone[i]) w.partial_row = -1;
-      if (!alone[i]) used = std::max(used, w.partial_row + w.row_count * w.kv_head_count);
+      if (alone[i]) w.chunked = 0;
+      if (!alone[i]) used = std::max(used, w.partial_row + w.row_count * w.kv_head_count * item_partials(parts_.header, w));
       w.touch_begin = int32_t(parts_.touches.size());
       w.touch_count = uint16_t(touches[i].size());
       parts_.touches.insert(parts_.touches.end(), touches[i].begin(), touches[i].end());
