@@ -35,15 +35,12 @@ KVLOOM_SIMD void product(int32_t depth, const float* a, int64_t a_row, const flo
     for (int u = 0; u < 4; ++u) {
       Vec row[kMicroVecs];
 #pragma GCC unroll 4
-      for (int j = 0; j < kMicroVecs; ++j) {
-        row[j] = load(b + int64_t(k + u) * kPanel + j * kLanes);
-        pin(row[j]);
-      }
+      for (int j = 0; j < kMicroVecs; ++j) row[j] = load(b + int64_t(k + u) * kPanel + j * kLanes);
 #pragma GCC unroll 16
       for (int i = 0; i < kMicroRows; ++i) {
         const Vec x = set(a[i * a_row + k + u]);
 #pragma GCC unroll 4
-        for (int j = 0; j < kMicroVecs; ++j) acc[i][j] = fma(x, row[j], acc[i][j]);
+        for (int j = 0; j < kMicroVecs; ++j) accumulate(acc[i][j], x, row[j]);
       }
     }
   }

@@ -164,34 +164,79 @@ bool mark_live_keys(const Job& job, const Chunk& chunk, const KeyBlock& b, TileW
   return false;
 }
 
-/// Packs K and V of the block's live keys; dead keys become zeros.
-void pack_block(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, TileWork& w) {
+/// What packing a block needs of the run, resolved once a block.
+struct Source {
+  const char* k;  // of the KV head at hand
+  const char* v;
+  int64_t element;  // bytes
+  int32_t k_bytes;  // of one key's row
+  int32_t v_bytes;
+  ConvertRow convert;
+};
+
+Source source_of(const Job& job, int32_t kv_head) {
   const AttentionSpec& spec = *job.spec;
   const KvView& kv = job.params->kv;
-  const ConvertRow convert = convert_row_of(spec.kv_dtype);
-  const int64_t k_head = kv_head * kv.k_head, v_head = kv_head * kv.v_head;
-  for (int32_t p = b.begin / kPanel * kPanel; p < b.end; p += kPanel) {
-    const float* rows[kPanel];
-    for (int32_t i = 0; i < kPanel; ++i) {
-      const int32_t j = p + i;
-      rows[i] = w.zeros;
-      if (!w.live[j]) continue;
-      w.slot[j] = key_slot(job, *chunk.group, b.token + j);
-      float* staged = w.staged + int64_t(i) * w.qk;
-      convert(kv.k, w.slot[j].k + k_head, spec.head_dim_qk, w.qk, staged);
-      if (w.rope.mode != RopeMode::none) {
-        set_rope_position(w.rope, w.slot[j].pos);
-        rotate_row(w.rope, staged);
-      }
-      rows[i] = staged;
+  Source s;
+  s.element = size_of(spec.kv_dtype);
+  s.k = static_cast<const char*>(kv.k) + kv_head * kv.k_head * s.element;
+  s.v = static_cast<const char*>(kv.v) + kv_head * kv.v_head * s.element;
+  s.k_bytes = static_cast<int32_t>(spec.head_dim_qk * s.element);
+  s.v_bytes = static_cast<int32_t>(spec.head_dim_vo * s.element);
+  s.convert = convert_row_of(spec.kv_dtype);
+  return s;
+}
+
+/// Asks for the bytes of a row before they are needed. Rows of one head are pages apart: no hardware prefetcher follows them.
+KVLOOM_SIMD void fetch_row(const char* row, int32_t bytes) {
+  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
+}
+
+/// Packs columns [first, first + kPanel) of the block; dead keys become zeros. Meanwhile the next panel's rows are on their way.
+void pack_panel(const Job& job, const Source& src, int32_t first, TileWork& w) {
+  const AttentionSpec& spec = *job.spec;
+  const bool next = first + kPanel < w.block_keys;
+  const bool in_place = spec.kv_dtype == DType::f32 && spec.head_dim_qk == w.qk && w.rope.mode == RopeMode::none;
+  const float* rows[kPanel];
+  for (int32_t i = 0; i < kPanel; ++i) {
+    const int32_t j = first + i;
+    rows[i] = w.zeros;
+    if (next && w.live[j + kPanel]) fetch_row(src.k + w.slot[j + kPanel].k * src.element, src.k_bytes);
+    if (!w.live[j]) continue;
+    if (in_place) {
+      rows[i] = reinterpret_cast<const float*>(src.k) + w.slot[j].k;
+      continue;
     }
-    transpose_panel(rows, w.qk, w.k + int64_t(p) * w.qk);
-    for (int32_t i = 0; i < kPanel; ++i) {
-      const int32_t j = p + i;
-      if (w.live[j]) convert(kv.v, w.slot[j].v + v_head, spec.head_dim_vo, w.vo, w.staged);
-      store_panels(w.live[j] ? w.staged : w.zeros, w.vo, w.v, w.panel_stride, j);
+    float* staged = w.staged + int64_t(i) * w.qk;
+    src.convert(src.k, w.slot[j].k, spec.head_dim_qk, w.qk, staged);
+    if (w.rope.mode != RopeMode::none) {
+      set_rope_position(w.rope, w.slot[j].pos);
+      rotate_row(w.rope, staged);
     }
+    rows[i] = staged;
   }
+  transpose_panel(rows, w.qk, w.k + int64_t(first) * w.qk);
+  const bool v_in_place = spec.kv_dtype == DType::f32 && spec.head_dim_vo == w.vo;
+  for (int32_t i = 0; i < kPanel; ++i) {
+    const int32_t j = first + i;
+    if (next && w.live[j + kPanel]) fetch_row(src.v + w.slot[j + kPanel].v * src.element, src.v_bytes);
+    const float* row = w.zeros;
+    if (w.live[j] && v_in_place) {
+      row = reinterpret_cast<const float*>(src.v) + w.slot[j].v;
+    } else if (w.live[j]) {
+      src.convert(src.v, w.slot[j].v, spec.head_dim_vo, w.vo, w.staged);
+      row = w.staged;
+    }
+    store_panels(row, w.vo, w.v, w.panel_stride, j);
+  }
+}
+
+void pack_block(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, TileWork& w) {
+  const Source src = source_of(job, kv_head);
+  for (int32_t j = b.begin; j < b.end; ++j) {
+    if (w.live[j]) w.slot[j] = key_slot(job, *chunk.group, b.token + j);
+  }
+  for (int32_t p = b.begin / kPanel * kPanel; p < b.end; p += kPanel) pack_panel(job, src, p, w);
 }
 
 /// The columns of a block that one row keeps lie within [begin, end); `gap`: some between them are not kept (prefix and window apart).
