@@ -1,0 +1,26 @@
+// The gate: after this, planning code takes a batch at its word.
+#pragma once
+
+#include "kvloom/contract/batch.h"
+#include "kvloom/contract/spec.h"
+
+namespace kvloom::plan {
+
+/// Largest length of one list, and largest magnitude of a position: sums of a few of them stay within int32.
+inline constexpr int64_t kMaxListTokens = int64_t(1) << 29;
+
+/// Throws invalid_argument (a malformed batch: the array, the request and the value are named) or over_capacity. Reads no page ids.
+/// Explicit groups are checked one by one here; what concerns several of them (a token named twice) is found when they are built.
+void check_batch(const AttentionSpec& spec, const Capacity& capacity, const Batch& batch);
+
+/// Lists of a flat batch: one a request, or one a (request, KV head).
+inline int64_t num_lists(const AttentionSpec& spec, const Batch& batch) {
+  return batch.lists_per_kv_head ? int64_t(batch.num_requests) * spec.num_kv_heads : batch.num_requests;
+}
+
+/// Entries of `pages` (ragged: tokens) that `tokens` tokens of a list take.
+inline int64_t list_entries(const AttentionSpec& spec, int64_t tokens) {
+  return spec.storage == Storage::ragged ? tokens : (tokens + spec.page_size - 1) / spec.page_size;
+}
+
+}  // namespace kvloom::plan

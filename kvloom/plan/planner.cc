@@ -1,0 +1,144 @@
+#include "kvloom/plan/planner.h"
+
+#include "kvloom/plan/batch_check.h"
+#include "kvloom/plan/emit.h"
+#include "kvloom/plan/groups.h"
+#include "kvloom/plan/layout.h"
+#include "kvloom/plan/policy.h"
+#include "kvloom/support/check.h"
+
+#include <cstring>
+#include <type_traits>
+
+namespace kvloom::plan {
+
+// Same input, same bytes: what is written as structs has no padding.
+static_assert(std::has_unique_object_representations_v<PlanHeader> && std::has_unique_object_representations_v<RowGroup> &&
+              std::has_unique_object_representations_v<RowEntry> && std::has_unique_object_representations_v<WorkItem>);
+
+struct Planner::Impl {
+  AttentionSpec spec;
+  Capacity capacity;
+  SchedulerConfig config;
+  PlanLayout layout;
+  TileRules rules;
+  int64_t max_partials = 0;  // fixed_split: of one chunk and one head
+
+  GroupList list;
+  ExplicitGroups explicit_groups;
+  Work work;
+  PolicyMemory policy_memory;
+  Schedule schedule;
+  EmitMemory emit_memory;
+
+  Impl(const AttentionSpec& s, const Capacity& c, const SchedulerConfig& g)
+      : spec(s), capacity(c), config(g), layout(plan_layout(s, c, g)), rules(spec, config) {
+    if (config.policy == Policy::fixed_split) max_partials = max_chunk_partials(spec, capacity, config);
+  }
+  Impl(const Impl&) = delete;  // rules point into config
+
+  void make_groups(const Batch& batch);
+  void make_work(const Batch& batch);
+  void make_schedule();
+  void write(const Batch& batch, void* buffer);
+};
+
+void Planner::Impl::make_groups(const Batch& batch) {
+  list.clear();
+  if (!batch.groups.empty()) {
+    explicit_groups.build(spec, capacity, batch, list);
+  } else {
+    flat_groups(spec, batch, list);
+  }
+  auto check = [](const char* what, size_t got, int32_t limit, const char* remedy) {
+    if (int64_t(got) <= limit) return;
+    fail(ErrorCode::over_capacity, "plan: {}: got {}, wanted at most {}; {}", what, got, limit, remedy);
+  };
+  check("row groups", list.groups.size(), layout.max_groups, "set Capacity.max_groups");
+  check("gathered query tokens of the groups", list.row_entries.size(), layout.max_row_entries, "make the engine for a larger Capacity");
+}
+
+void Planner::Impl::make_work(const Batch& batch) {
+  make_tiles(rules, list, work);
+  const bool may_overlap = !batch.groups.empty() || list.num_levels > 1;
+  if (!may_overlap && !work.scattered) return;
+  const int32_t total_tokens = batch.num_requests > 0 ? int32_t(batch.qo_indptr[batch.num_requests]) : 0;
+  index_covers(list, total_tokens, emit_memory);
+  resolve_overlaps(rules, list, work, emit_memory);
+}
+
+void Planner::Impl::make_schedule() {
+  schedule.pieces.clear();
+  schedule.order = CtaOrder::as_placed;
+  schedule.chunk_cap = 0;
+  switch (config.policy) {
+    case Policy::none:
+      return schedule_none(work, config, policy_memory, schedule);
+    case Policy::heap:
+      return schedule_heap(work, config, policy_memory, schedule);
+    case Policy::stream:
+      return schedule_stream(work, config, policy_memory, schedule);
+    case Policy::fill:
+      return schedule_fill(work, config, policy_memory, schedule);
+    case Policy::fixed_split:
+      return schedule_fixed_split(work, config, max_partials, policy_memory, schedule);
+    case Policy::automatic:
+      return schedule_automatic(work, config, policy_memory, schedule);
+  }
+}
+
+void Planner::Impl::write(const Batch& batch, void* buffer) {
+  auto* h = static_cast<PlanHeader*>(buffer);
+  *h = PlanHeader{};
+  h->magic = kPlanMagic;
+  h->version = kPlanVersion;
+  h->status = PlanStatus::ok;
+  h->policy = schedule.policy;
+  h->num_ctas = config.num_ctas;
+  h->num_groups = int32_t(list.groups.size());
+  h->num_row_entries = int32_t(list.row_entries.size());
+  h->num_levels = list.num_levels;
+  h->split_tokens = config.policy == Policy::fixed_split ? config.split_tokens : 0;
+  h->total_tokens = batch.num_requests > 0 ? int32_t(batch.qo_indptr[batch.num_requests]) : 0;
+  h->chunk_cap = schedule.chunk_cap;
+  for (int c = 0; c < 2; ++c) h->classes[c] = config.classes[c];
+  place_sections(layout, config.num_ctas, *h);
+
+  char* base = static_cast<char*>(buffer);
+  const PlanSections out{h,
+                         reinterpret_cast<RowGroup*>(base + h->groups_offset),
+                         reinterpret_cast<RowEntry*>(base + h->row_entries_offset),
+                         reinterpret_cast<int32_t*>(base + h->cta_indptr_offset),
+                         reinterpret_cast<WorkItem*>(base + h->items_offset),
+                         reinterpret_cast<MergeUnit*>(base + h->units_offset),
+                         reinterpret_cast<MergeEntry*>(base + h->entries_offset),
+                         reinterpret_cast<int32_t*>(base + h->touches_offset)};
+  if (!list.groups.empty()) std::memcpy(out.groups, list.groups.data(), list.groups.size() * sizeof(RowGroup));
+  if (!list.row_entries.empty()) std::memcpy(out.row_entries, list.row_entries.data(), list.row_entries.size() * sizeof(RowEntry));
+  emit(rules, list, work, schedule, layout, emit_memory, out);
+  h->graph_key = graph_key(spec, *h, work.units[0] > 0, work.units[1] > 0);
+}
+
+Planner::Planner(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config)
+    : impl_(std::make_unique<Impl>(spec, capacity, config)) {}
+Planner::~Planner() = default;
+Planner::Planner(Planner&&) noexcept = default;
+Planner& Planner::operator=(Planner&&) noexcept = default;
+
+const PlanLayout& Planner::layout() const { return impl_->layout; }
+const SchedulerConfig& Planner::config() const { return impl_->config; }
+const char* Planner::level_notes() const { return impl_->list.notes.c_str(); }
+
+void Planner::plan(const Batch& batch, void* buffer, int64_t buffer_bytes) {
+  require(buffer != nullptr && reinterpret_cast<uintptr_t>(buffer) % 64 == 0, "plan: buffer: got {}, wanted 64-byte aligned memory",
+          static_cast<const void*>(buffer));
+  require(buffer_bytes >= impl_->layout.plan_bytes, "plan: buffer: got {} bytes, wanted {} (layout().plan_bytes)", buffer_bytes,
+          impl_->layout.plan_bytes);
+  check_batch(impl_->spec, impl_->capacity, batch);
+  impl_->make_groups(batch);
+  impl_->make_work(batch);
+  impl_->make_schedule();
+  impl_->write(batch, buffer);
+}
+
+}  // namespace kvloom::plan

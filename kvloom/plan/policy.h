@@ -1,0 +1,102 @@
+// Policies: who does which tiles, and where key ranges are cut. A policy turns tiles into pieces; emit.h turns pieces into the plan.
+// The idea of each is at the head of its file. All are pure integer arithmetic and deterministic: ties are broken by a total order.
+#pragma once
+
+#include "kvloom/plan/tiles.h"
+
+#include <utility>
+#include <vector>
+
+namespace kvloom::plan {
+
+/// Part of a unit (tile, head run) given to a CTA. Pieces of one CTA come in the order in which it should do them.
+struct Piece {
+  int32_t tile;
+  int32_t run;
+  int32_t kv_begin;
+  int32_t kv_end;
+  int32_t cta;
+};
+
+inline bool is_whole(const Tile& t, const Piece& p) { return p.kv_begin == t.kv_begin && p.kv_end == t.kv_end; }
+
+/// Order of the two classes within a CTA.
+enum class CtaOrder : uint8_t {
+  as_placed = 0,
+  alternating = 1,  // odd CTAs do their memory class first, even ones last: at any moment about half of them load and half compute
+};
+
+/// What a policy hands over.
+struct Schedule {
+  std::vector<Piece> pieces;
+  Policy policy = Policy::none;  // the one that was chosen
+  CtaOrder order = CtaOrder::as_placed;
+  int32_t chunk_cap = 0;
+};
+
+/// A run of equal-cost units or chunks of one tile: what longest-first sorts instead of units.
+struct Kind {
+  int64_t cost;
+  int32_t tile;
+  int32_t run_begin, run_end;
+  int32_t kv_begin;  // of the first chunk
+  int32_t kv_end;    // of the last chunk
+  int32_t chunk;     // tokens of every chunk of the kind
+};
+
+/// Memory that policies keep between steps.
+struct PolicyMemory {
+  std::vector<Kind> kinds;
+  std::vector<uint64_t> heap;   // load << 16 | CTA
+  std::vector<int64_t> loads;   // of CTAs
+  std::vector<int64_t> shares;  // of CTAs: what a stream may pour into each
+  std::vector<int64_t> sorted;
+  std::vector<Piece> candidate;
+  std::vector<int64_t> candidate_loads;
+};
+
+/// Tiles of which class: 0, 1, or both.
+struct ClassFilter {
+  bool take[2] = {true, true};
+  bool operator()(const Tile& t) const { return take[t.kernel_class] && t.runs > 0; }
+};
+
+/// What a stream needs to know besides the tiles.
+struct StreamRules {
+  const KernelClass* classes;
+  int64_t snap[2];            // of a class: a cut moves up to this far to fall between units
+  int32_t split_tokens = 0;   // > 0: cuts at multiples of this instead of the class's tile_kv
+  int64_t max_partials = -1;  // split_tokens: partials (of one head) that cuts may cost in all; -1: no bound
+};
+
+/// Lays the units end to end, in tile order with head runs inside, and pours them into CTAs: CTA c gets about shares[c]. Cuts fall on
+/// multiples of tile_kv, or between units where one is within the snap. Where shares are equal, no CTA gets more than its share plus the
+/// cost of an item of one KV tile. Appends to `pieces` and adds to `loads`.
+void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const std::vector<int64_t>& shares, std::vector<Piece>& pieces,
+          std::vector<int64_t>& loads);
+/// shares[c] so that they add up to `total`, equal but for rounding.
+void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares);
+
+/// Sorts kinds by (cost descending, tile, head run, chunk) and gives each unit or chunk to the CTA with the least load so far, ties by CTA.
+/// `loads` in and out.
+void longest_first(const Work& work, std::vector<Kind>& kinds, std::vector<uint64_t>& heap, std::vector<int64_t>& loads,
+                   std::vector<Piece>& pieces);
+/// Kinds of whole units of the tiles that the filter takes.
+void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds);
+
+int64_t max_load(const std::vector<int64_t>& loads);
+/// Cost of an item of one KV tile with every head of a run, the larger of the classes in use: the grain of balance.
+int64_t grain(const Work& work, const SchedulerConfig& config);
+/// The load up to which an assignment that cuts nothing is preferred to a stream: the mean plus keep_whole_margin or the grain, whichever
+/// is less.
+int64_t whole_bound(const Work& work, const SchedulerConfig& config);
+
+void schedule_none(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+/// `max_partials`: of one chunk and one head, what the layout has room for.
+void schedule_fixed_split(const Work& work, const SchedulerConfig& config, int64_t max_partials, PolicyMemory& memory, Schedule& out);
+void schedule_automatic(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+
+}  // namespace kvloom::plan

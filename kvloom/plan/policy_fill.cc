@@ -1,0 +1,118 @@
+// fill: steps with compute-bound tiles. Those are placed first, whole, longest first; then the memory-bound units are poured as one stream
+// into what is left of every CTA, up to one water level. Odd CTAs do their memory part first and even ones last, so that at any moment
+// about half of the CTAs load and half compute: that overlap, not the balance, is what a mixed launch gains.
+//
+// Compute tiles are cut only where that lowers the finish by more than keep_whole_margin (what a merge costs): either the tiles longer
+// than the mean are cut evenly, or the whole class is streamed, whichever finishes first. With no memory-bound units this is the policy
+// of prefill steps. Cuts: fewer than CTAs in each class.
+#include "kvloom/base/math.h"
+#include "kvloom/plan/policy.h"
+
+#include <algorithm>
+
+namespace kvloom::plan {
+namespace {
+
+constexpr ClassFilter kMemory{{true, false}};
+constexpr ClassFilter kCompute{{false, true}};
+
+/// The smallest level at which sum(max(0, level - load)) >= volume.
+int64_t water_level(const std::vector<int64_t>& loads, int64_t volume, std::vector<int64_t>& sorted) {
+  sorted = loads;
+  std::sort(sorted.begin(), sorted.end());
+  int64_t below = 0;  // sum of the k lowest loads
+  for (size_t k = 1; k <= sorted.size(); ++k) {
+    below += sorted[k - 1];
+    const int64_t level = ceil_div<int64_t>(volume + below, int64_t(k));
+    if (k == sorted.size() || level <= sorted[k]) return level;
+  }
+  return volume;
+}
+
+/// When the last CTA is done if the memory class is poured on top of `loads`.
+int64_t finish_time(const std::vector<int64_t>& loads, int64_t volume, std::vector<int64_t>& sorted) {
+  return std::max(max_load(loads), volume > 0 ? water_level(loads, volume, sorted) : 0);
+}
+
+/// Kinds of the compute tiles, those that cost more than `level` cut into equal chunks.
+void cut_kinds(const Work& work, int64_t level, int32_t tile_kv, std::vector<Kind>& kinds) {
+  kinds.clear();
+  auto add = [&](int32_t i, int32_t run_begin, int32_t run_end) {
+    const Tile& t = work.tiles[i];
+    const int64_t tokens = int64_t(t.kv_end) - t.kv_begin;
+    const int64_t parts = std::max<int64_t>(1, ceil_div(unit_cost(t, run_begin), std::max<int64_t>(level, 1)));
+    int64_t begin = t.kv_begin;
+    for (int64_t p = 1; p <= parts; ++p) {
+      int64_t end = p == parts ? t.kv_end : (t.kv_begin + tokens * p / parts + tile_kv / 2) / tile_kv * tile_kv;
+      end = std::min<int64_t>(end, t.kv_end);
+      if (end <= begin && parts > 1) continue;
+      kinds.push_back({run_cost(t, run_begin, end - begin), i, run_begin, run_end, int32_t(begin), int32_t(end), int32_t(end - begin)});
+      begin = end;
+    }
+  };
+  for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
+    const Tile& t = work.tiles[i];
+    if (!kCompute(t)) continue;
+    const int32_t full = t.last_heads == t.heads ? t.runs : t.runs - 1;
+    if (full > 0) add(i, 0, full);
+    if (full < t.runs) add(i, full, t.runs);
+  }
+}
+
+/// Places the compute class in `out.pieces`, with its loads in `memory.loads`.
+void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  const int32_t ctas = config.num_ctas;
+  memory.loads.assign(ctas, 0);
+  whole_kinds(work, kCompute, memory.kinds);
+  longest_first(work, memory.kinds, memory.heap, memory.loads, out.pieces);
+  const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
+  const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
+  if (whole <= mean + config.keep_whole_margin) return;
+
+  // A schedule that cuts can't finish before the mean, so only here can it win more than a merge.
+  int64_t best = whole - config.keep_whole_margin;
+  std::vector<int64_t>& loads = memory.candidate_loads;
+  auto keep_if_better = [&] {
+    const int64_t finish = finish_time(loads, work.cost[0], memory.sorted);
+    if (finish >= best) return;
+    best = finish;
+    out.pieces.swap(memory.candidate);
+    memory.loads.swap(loads);
+  };
+  if (work.max_unit_cost[1] > mean) {
+    memory.candidate.clear();
+    loads.assign(ctas, 0);
+    cut_kinds(work, mean, config.classes[1].tile_kv, memory.kinds);
+    longest_first(work, memory.kinds, memory.heap, loads, memory.candidate);
+    keep_if_better();
+  }
+  memory.candidate.clear();
+  loads.assign(ctas, 0);
+  equal_shares(work.cost[1], ctas, memory.shares);
+  pour(work, kCompute, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.candidate, loads);
+  keep_if_better();
+}
+
+}  // namespace
+
+void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  if (work.units[1] == 0) {
+    schedule_stream(work, config, memory, out);
+    out.policy = Policy::fill;
+    return;
+  }
+  out.policy = Policy::fill;
+  out.order = CtaOrder::alternating;
+  place_compute(work, config, memory, out);
+  if (work.units[0] == 0) return;
+  const int64_t level = water_level(memory.loads, work.cost[0], memory.sorted);
+  memory.shares.resize(config.num_ctas);
+  int64_t left = work.cost[0];
+  for (int32_t c = 0; c < config.num_ctas; ++c) {
+    memory.shares[c] = clamp_to<int64_t>(level - memory.loads[c], 0, left);
+    left -= memory.shares[c];
+  }
+  pour(work, kMemory, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, out.pieces, memory.loads);
+}
+
+}  // namespace kvloom::plan

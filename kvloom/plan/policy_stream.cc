@@ -1,0 +1,47 @@
+// stream: the units end to end, cut into equal shares (pour.cc). Where there are few units, whole ones are tried first: an assignment
+// that cuts nothing has nothing to merge, and is kept if no CTA gets more than the mean plus one item of one KV tile (or plus
+// keep_whole_margin, if that is less).
+#include "kvloom/plan/policy.h"
+
+#include <algorithm>
+
+namespace kvloom::plan {
+namespace {
+
+/// Whole units beyond this many a CTA are not worth the search: a stream cuts at most one unit a CTA.
+constexpr int32_t kWholeUnitsPerCta = 4;
+
+/// Places whole units so that no CTA has more than `bound`; false (and no pieces) if that fails.
+bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory& memory, std::vector<Piece>& pieces) {
+  if (std::max(work.max_unit_cost[0], work.max_unit_cost[1]) > bound) return false;
+  if (work.num_units <= num_ctas) {
+    int32_t cta = 0;
+    for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
+      const Tile& t = work.tiles[i];
+      for (int32_t run = 0; run < t.runs; ++run) pieces.push_back({i, run, t.kv_begin, t.kv_end, cta++});
+    }
+    return true;
+  }
+  memory.loads.assign(num_ctas, 0);
+  whole_kinds(work, {}, memory.kinds);
+  longest_first(work, memory.kinds, memory.heap, memory.loads, pieces);
+  if (max_load(memory.loads) <= bound) return true;
+  pieces.clear();
+  return false;
+}
+
+}  // namespace
+
+void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  out.policy = Policy::stream;
+  const int32_t ctas = config.num_ctas;
+  if (work.num_units <= int64_t(kWholeUnitsPerCta) * ctas) {
+    if (place_whole(work, ctas, whole_bound(work, config), memory, out.pieces)) return;
+  }
+  StreamRules rules{config.classes, {config.snap_memory, config.snap_compute}};
+  equal_shares(work.total_cost(), ctas, memory.shares);
+  memory.loads.assign(ctas, 0);
+  pour(work, {}, rules, memory.shares, out.pieces, memory.loads);
+}
+
+}  // namespace kvloom::plan

@@ -1,0 +1,101 @@
+// From row groups to row tiles: what the policies place on CTAs. A tile is some packed rows of a group and the keys that they can see; it
+// stands for one unit of work a run of neighbouring KV heads, and all of those are alike, so planning is mostly arithmetic on tiles.
+#pragma once
+
+#include "kvloom/contract/spec.h"
+#include "kvloom/plan/levels.h"
+#include "kvloom/plan/scheduler_config.h"
+
+#include <vector>
+
+namespace kvloom::plan {
+
+/// How the packed rows of one class are cut: whole tokens where the GQA group fits the tile, else each token's heads in equal parts.
+struct TileShape {
+  int32_t tokens = 1;           // of a tile
+  int32_t tiles_per_token = 1;  // > 1 only where the group does not fit
+  int32_t rows = 1;             // packed rows of a full tile
+
+  static TileShape of(int32_t group_size, int32_t tile_rows);
+  /// Row tiles of `count` tokens.
+  int64_t tiles(int64_t count) const { return count <= 0 ? 0 : (count + tokens - 1) / tokens * tiles_per_token; }
+};
+
+struct Tile {
+  int32_t group;
+  int32_t row_begin;  // packed row within the group
+  int32_t kv_begin;   // keys that some row sees
+  int32_t kv_end;
+  int32_t first_unit;  // of run 0; run r is unit first_unit + r
+  int32_t kv_head;     // first KV head of run 0
+  int32_t row_count;
+  uint16_t runs;       // head runs
+  uint8_t heads;       // KV heads of a run
+  uint8_t last_heads;  // ... of the last run
+  uint8_t kernel_class;
+  bool shared;         // of a shared level: goes first in its CTA
+  bool several;        // some row of it is covered by another tile as well: never final
+  bool pinned;         // must not be cut (fixed_split: rows that an earlier level began)
+  bool needed;         // while overlaps are resolved: some row of it has keys nowhere
+  int64_t fixed_cost;  // of an item, whatever its keys
+  int64_t token_cost;  // of one key for one head
+};
+
+/// KV heads of a run.
+inline int32_t run_heads(const Tile& t, int32_t run) { return run + 1 == t.runs ? t.last_heads : t.heads; }
+/// Cost of `tokens` keys of a run.
+inline int64_t run_cost(const Tile& t, int32_t run, int64_t tokens) { return t.fixed_cost + t.token_cost * tokens * run_heads(t, run); }
+inline int64_t unit_cost(const Tile& t, int32_t run) { return run_cost(t, run, int64_t(t.kv_end) - t.kv_begin); }
+/// Cost of all runs.
+inline int64_t tile_cost(const Tile& t) {
+  const int64_t tokens = int64_t(t.kv_end) - t.kv_begin;
+  return t.runs * t.fixed_cost + t.token_cost * tokens * (int64_t(t.runs - 1) * t.heads + t.last_heads);
+}
+
+/// The work of one step.
+struct Work {
+  std::vector<Tile> tiles;
+  std::vector<int32_t> group_tile;  // [groups + 1] first tile of a group; a group's tiles lie last rows first (see tile_of)
+  int32_t num_units = 0;
+  int64_t cost[2] = {0, 0};  // of a class
+  int32_t units[2] = {0, 0};
+  int64_t max_unit_cost[2] = {0, 0};
+  int64_t max_fixed_cost[2] = {0, 0};
+  int32_t max_heads[2] = {0, 0};  // of a run
+  bool scattered = false;         // some group's tokens are not consecutive
+  bool levels = false;            // some row is covered by several tiles
+
+  int64_t total_cost() const { return cost[0] + cost[1]; }
+};
+
+/// What turning groups into tiles needs to know.
+struct TileRules {
+  int32_t group_size;
+  int32_t num_kv_heads;
+  KeyRange range;
+  int32_t compute_rows_above;
+  bool pin_class0;  // fixed_split: one kernel for every query length
+  const KernelClass* classes;
+  TileShape shape[2];
+
+  TileRules(const AttentionSpec& spec, const SchedulerConfig& config);
+  int32_t class_of(const RowGroup& g) const { return !pin_class0 && int64_t(g.token_count) * group_size > compute_rows_above ? 1 : 0; }
+};
+
+/// Largest cost of a step in cost units: policies pack a load and a CTA number into 64 bits.
+inline constexpr int64_t kMaxStepCost = int64_t(1) << 46;
+
+/// Fills `work` with every tile of `list`. Where rows are in several groups, resolve_overlaps() comes next. Throws over_capacity if costs
+/// add up to more than kMaxStepCost.
+void make_tiles(const TileRules& rules, const GroupList& list, Work& work);
+
+/// Index of the tile that holds packed row `row` of group `g`.
+inline int32_t tile_of(const TileRules& rules, const Work& work, const RowGroup& g, int32_t group, int32_t row) {
+  const TileShape& s = rules.shape[rules.class_of(g)];
+  const int32_t token = row / rules.group_size;
+  const int32_t part = s.tiles_per_token == 1 ? 0 : (row % rules.group_size) / s.rows;
+  const int32_t index = token / s.tokens * s.tiles_per_token + part;
+  return work.group_tile[group + 1] - 1 - index;
+}
+
+}  // namespace kvloom::plan
