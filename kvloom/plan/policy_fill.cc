@@ -2,7 +2,7 @@
 // into what is left of every CTA, up to one water level. Odd CTAs do their memory part first and even ones last, so that at any moment
 // about half of the CTAs load and half compute: that overlap, not the balance, is what a mixed launch gains.
 //
-// Compute tiles are cut only where that lowers the finish by more than keep_whole_margin (what a merge costs): either the tiles longer
+// Compute tiles are cut only where that lowers the finish by more than a merge costs (and keep_whole_margin): either the tiles longer
 // than the mean are cut evenly, or the whole class is streamed, whichever finishes first. With no memory-bound units this is the policy
 // of prefill steps. Cuts: fewer than CTAs in each class.
 #include "kvloom/base/math.h"
@@ -59,6 +59,11 @@ void cut_kinds(const Work& work, int64_t level, int32_t tile_kv, std::vector<Kin
   }
 }
 
+/// What one cut of a compute tile costs the CTA that merges it: a partial written, two read.
+int64_t merge_cost(const SchedulerConfig& config) {
+  return config.cost_partial + config.cost_merge + 3 * config.cost_partial_row * config.classes[1].tile_rows;
+}
+
 /// Places the compute class in `out.pieces`, with its loads in `memory.loads`.
 void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
   const int32_t ctas = config.num_ctas;
@@ -67,10 +72,11 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   longest_first(work, memory.kinds, memory.heap, memory.loads, out.pieces);
   const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
-  if (whole <= mean + config.keep_whole_margin) return;
+  const int64_t margin = std::max(config.keep_whole_margin, merge_cost(config));
+  if (whole <= mean + margin) return;
 
   // A schedule that cuts can't finish before the mean, so only here can it win more than a merge.
-  int64_t best = whole - config.keep_whole_margin;
+  int64_t best = whole - margin;
   std::vector<int64_t>& loads = memory.candidate_loads;
   auto keep_if_better = [&] {
     const int64_t finish = finish_time(loads, work.cost[0], memory.sorted);
