@@ -125,7 +125,7 @@ void score_rows(const Job& job, const ScoreTile& tile) {
 
 template <class Reduction>
 ScoreStage stage_of(const VariantSpec& v) {
-  using namespace variants;
+  using variants::Alibi, variants::Compose, variants::CustomMask, variants::SoftCap;
   static constexpr ScoreStage stages[2][2][2] = {
       {{score_rows<Compose<Reduction>>, score_rows<Compose<CustomMask, Reduction>>},
        {score_rows<Compose<SoftCap, Reduction>>, score_rows<Compose<SoftCap, CustomMask, Reduction>>}},
