@@ -40,7 +40,8 @@ void cut_kinds(const Work& work, int64_t level, int32_t tile_kv, std::vector<Kin
   auto add = [&](int32_t i, int32_t run_begin, int32_t run_end) {
     const Tile& t = work.tiles[i];
     const int64_t tokens = int64_t(t.kv_end) - t.kv_begin;
-    const int64_t parts = std::max<int64_t>(1, ceil_div(unit_cost(t, run_begin), std::max<int64_t>(level, 1)));
+    const int64_t wanted = ceil_div(unit_cost(t, run_begin), std::max<int64_t>(level, 1));
+    const int64_t parts = clamp_to<int64_t>(wanted, 1, std::max<int64_t>(tokens, 1));
     int64_t begin = t.kv_begin;
     for (int64_t p = 1; p <= parts; ++p) {
       int64_t end = p == parts ? t.kv_end : (t.kv_begin + tokens * p / parts + tile_kv / 2) / tile_kv * tile_kv;
