@@ -41,41 +41,48 @@ enum class KvLayout : int32_t { nhd = 0, hnd = 1 };
 
 /// The tensors of one run, all on the engine's device.
 struct RunTensors {
-  Tensor q;                            // [tokens, num_qo_heads, head_dim_qk], spec.q_dtype; more rows than the plan has are refused
-  Tensor k;                            // spec.kv_dtype, `layout`; last dim head_dim_qk
-  Tensor v;                            // last dim head_dim_vo; may overlap k (MLA)
-  Tensor o;                            // [tokens, num_qo_heads, head_dim_vo], spec.o_dtype
-  Tensor lse;                          // optional fp32 [tokens, num_qo_heads], natural log
+  Tensor q;    // [tokens, num_qo_heads, head_dim_qk], spec.q_dtype; more rows than the plan has are refused
+  Tensor k;    // spec.kv_dtype, `layout`; last dim head_dim_qk
+  Tensor v;    // last dim head_dim_vo; may overlap k (MLA)
+  Tensor o;    // [tokens, num_qo_heads, head_dim_vo], spec.o_dtype
+  Tensor lse;  // optional fp32 [tokens, num_qo_heads], natural log
   KvLayout layout = KvLayout::nhd;
-  IndexView pages;                     // the page ids the plan was made from (not given: ragged, or host ids kept by the plan's caller)
-  const int32_t* page_pos = nullptr;   // KvPosition::page_table
-  const float* alibi_slopes = nullptr; // [num_qo_heads], required with variant.alibi
-  const float* sink = nullptr;         // [num_qo_heads], required with variant.sink
-  const uint8_t* mask = nullptr;       // packed bits, required with variant.custom_mask
-  const int64_t* mask_indptr = nullptr;// [num_requests + 1] byte offsets into mask
-  ScaleParams scale;                   // a k/v scale other than 1 with a 16- or 32-bit cache is refused
-  bool bare_state = false;             // leave the sink out of O and LSE
+  IndexView pages;                       // the page ids the plan was made from (not given: ragged, or host ids kept by the plan's caller)
+  const int32_t* page_pos = nullptr;     // KvPosition::page_table
+  const float* alibi_slopes = nullptr;   // [num_qo_heads], required with variant.alibi
+  const float* sink = nullptr;           // [num_qo_heads], required with variant.sink
+  const uint8_t* mask = nullptr;         // packed bits, required with variant.custom_mask
+  const int64_t* mask_indptr = nullptr;  // [num_requests + 1] byte offsets into mask
+  ScaleParams scale;                     // a k/v scale other than 1 with a 16- or 32-bit cache is refused
+  bool bare_state = false;               // leave the sink out of O and LSE
 };
 
 struct EngineOptions {
   Backend backend = Backend::cpu;
-  int32_t threads = 0;                        // 0: one a core
-  int32_t num_ctas = 0;                       // 0: the backend's own number
+  int32_t threads = 0;   // 0: one a core; all such engines of a process share those threads and take turns
+  int32_t num_ctas = 0;  // 0: the backend's own number; the same number gives the same bits on any machine
   Policy policy = Policy::automatic;
   LevelMode levels = LevelMode::automatic;
-  int32_t split_tokens = 0;                   // fixed_split: 0 is the backend's own chunk
-  const char* cpu_target = nullptr;           // "avx2", ...; nullptr: the best there is
+  int32_t split_tokens = 0;          // fixed_split: chunk length, tokens; 0 is the backend's own
+  const char* cpu_target = nullptr;  // "avx2", ...; nullptr: the best there is
+  bool check_pages = true;           // plan() reads every page id a row can see, so that run() can refuse one that is out of range
 };
 
 /// Memory for partial results. Not given: the engine allocates its own.
 struct Workspace {
-  void* data = nullptr;   // 64-byte aligned
+  void* data = nullptr;  // 64-byte aligned
   int64_t bytes = 0;
 };
 
 class Engine;
 
-/// One step's schedule. Valid for the engine that made it, for any number of runs (layers), until destroyed; may outlive the engine.
+namespace api {
+struct PlanState;
+struct EngineState;
+}  // namespace api
+
+/// One step's schedule. Valid for the engine that made it, for any number of runs (layers), until destroyed. May outlive the engine, and
+/// be read or destroyed on any thread. Its memory goes back to the engine, so planning step after step does not allocate.
 class Plan {
  public:
   Plan(Plan&&) noexcept;
@@ -87,15 +94,20 @@ class Plan {
   Span<const char> bytes() const;
   /// What a captured graph must match to be replayed with this plan.
   uint64_t graph_key() const;
-  std::string explain() const;   // text
+  /// The key of the kernel that runs it: what a result row carries.
+  const std::string& kernel_key() const;
+  /// Query tokens of the step: the rows that run() wants of Q and O.
+  int64_t total_tokens() const;
+  /// The step as text, as JSON and as a picture with a lane a CTA.
+  std::string explain() const;
   std::string json() const;
   std::string svg() const;
 
  private:
   friend class Engine;
-  struct Impl;
-  explicit Plan(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit Plan(std::unique_ptr<api::PlanState> state);
+  const api::PlanState& state() const;
+  std::unique_ptr<api::PlanState> state_;
 };
 
 class Engine {
@@ -113,7 +125,9 @@ class Engine {
   const AttentionSpec& spec() const;
   const SchedulerConfig& config() const;
   /// The keys of the kernels that run this spec, for logs and results: "attend.cpu-avx2.bf16.d128.paged.causal".
-  std::string kernel_key() const;
+  const std::string& kernel_key() const;
+  /// Bytes of the workspace in use: workspace_size() of its spec, capacity and options.
+  int64_t workspace_bytes() const;
 
   /// Plans a step. Reads host memory only; `batch` may be freed afterwards (its page ids must stay where run() finds them).
   Plan plan(const Batch& batch);
@@ -125,8 +139,8 @@ class Engine {
   std::string explain() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  api::EngineState& state() const;
+  std::unique_ptr<api::EngineState> state_;
 };
 
 /// One call for one step: makes an engine of exactly the batch's size, plans and runs it.

@@ -1,0 +1,151 @@
+#include "kvloom/api/ops.h"
+#include "kvloom/api/run_check.h"
+#include "kvloom/api/spec_check.h"
+#include "kvloom/api/tensor_check.h"
+#include "kvloom/base/math.h"
+#include "kvloom/cpu/append_kv.h"
+#include "kvloom/runtime/launch_cpu.h"
+#include "kvloom/support/check.h"
+
+namespace kvloom {
+namespace {
+
+using api::check_disjoint;
+using api::check_tensor;
+using api::check_writable;
+using api::kAny;
+using api::stride_of;
+
+cpu::TokenRows token_rows(const Tensor& t) { return {t.data, t.dtype, stride_of(t, 0), stride_of(t, 1), int32_t(t.shape[2])}; }
+
+/// First entry of a request's list, and one past the last that it may use.
+struct List {
+  int64_t begin, end;
+};
+List list_of(const AppendBatch& b, int32_t request) {
+  if (b.table_stride > 0) return {request * b.table_stride, (request + 1) * b.table_stride};
+  return {b.list_indptr[request], request + 1 < b.list_indptr.size ? b.list_indptr[request + 1] : b.pages.size};
+}
+
+void check_batch(const AppendBatch& b) {
+  require(b.num_tokens >= 0, "append_kv: batch.num_tokens: got {}, wanted at least 0", b.num_tokens);
+  require(b.num_requests >= 0, "append_kv: batch.num_requests: got {}, wanted at least 0", b.num_requests);
+  require(b.table_stride >= 0, "append_kv: batch.table_stride: got {}, wanted the width of the block table, or 0 for CSR", b.table_stride);
+  if (b.num_tokens == 0) return;
+  require(b.request != nullptr, "append_kv: batch.request: got a null pointer, wanted {} request numbers", b.num_tokens);
+  require(b.pos != nullptr, "append_kv: batch.pos: got a null pointer, wanted {} positions", b.num_tokens);
+  require(b.pages.given() || b.pages.size == 0, "append_kv: batch.pages: got a null pointer, wanted page ids");
+  if (b.table_stride > 0) {
+    require(!b.list_indptr.given(), "append_kv: batch.list_indptr: got an array with a dense table, wanted none");
+    require(b.pages.size / b.table_stride >= b.num_requests, "append_kv: batch.pages: got {} entries, wanted {} ({} requests x {})",
+            b.pages.size, __int128(b.num_requests) * b.table_stride > INT64_MAX ? INT64_MAX : b.num_requests * b.table_stride,
+            b.num_requests, b.table_stride);
+    return;
+  }
+  require(b.list_indptr.given() && b.list_indptr.size >= b.num_requests, "append_kv: batch.list_indptr: got {} entries, wanted {} or {}",
+          b.list_indptr.given() ? b.list_indptr.size : 0, b.num_requests, b.num_requests + 1);
+}
+
+/// The slot of every token, or -1 for padding. All are checked before anything is written.
+std::vector<int64_t> slots_of(const AppendBatch& b, int64_t num_pages, int32_t page_size) {
+  std::vector<int64_t> slots(static_cast<size_t>(b.num_tokens));
+  for (int64_t i = 0; i < b.num_tokens; ++i) {
+    const int32_t request = b.request[i], pos = b.pos[i];
+    slots[size_t(i)] = -1;
+    if (request == -1) continue;
+    require(request >= 0 && request < b.num_requests, "append_kv: batch.request[{}]: got {}, wanted 0 .. {}, or -1 for padding", i, request,
+            b.num_requests - 1);
+    require(pos >= 0, "append_kv: batch.pos[{}]: got {}, wanted at least 0", i, pos);
+    const List list = list_of(b, request);
+    require(list.begin >= 0 && list.end >= list.begin && list.end <= b.pages.size,
+            "append_kv: batch.list_indptr: request {}: got entries [{}, {}), wanted a range within the {} entries of pages", request,
+            list.begin, list.end, b.pages.size);
+    require(pos / page_size < list.end - list.begin,
+            "append_kv: token {}: position {} of request {}: got page {} of its list, wanted 0 .. {}; "
+            "give the request a page for it first",
+            i, pos, request, pos / page_size, list.end - list.begin - 1);
+    const int64_t entry = list.begin + pos / page_size, page = b.pages[entry];
+    require(page >= 0 && page < num_pages, "append_kv: token {}: batch.pages[{}]: got page id {}, wanted 0 .. {}", i, entry, page,
+            num_pages - 1);
+    slots[size_t(i)] = page * page_size + pos % page_size;
+  }
+  return slots;
+}
+
+/// One side: what comes in fits the pages, and the pages can be written.
+api::CacheView check_side(const Tensor& in, const char* in_name, const Tensor& out, const char* out_name, const AppendBatch& batch,
+                          int64_t heads, KvLayout layout, int32_t page_size, bool converted) {
+  require(api::is_dtype(in.dtype), "append_kv: {}: dtype: got an unknown value, wanted f32, f16, bf16 or the cache's", in_name);
+  check_tensor(in, {"append_kv", in_name, "[num_tokens, heads, dim]", in.dtype, 3, {batch.num_tokens, heads, kAny}});
+  require(api::is_dtype(out.dtype), "append_kv: {}: dtype: got an unknown value, wanted one of DType's", out_name);
+  require(!is_fp8(in.dtype) || (in.dtype == out.dtype && !converted),
+          "append_kv: {}: dtype: got {}, wanted f32, f16 or bf16; fp8 is copied into a cache of its own type, unscaled and unrotated, or "
+          "not at "
+          "all",
+          in_name, name_of(in.dtype));
+  require(in.shape[1] <= INT32_MAX && in.shape[2] <= INT32_MAX, "append_kv: {}: shape: got {}, wanted fewer heads and dims", in_name,
+          api::shape_text(in));
+  const api::CacheView view = api::checked_cache(out, "append_kv", out_name, layout, Storage::paged, page_size, int32_t(in.shape[1]),
+                                                 int32_t(in.shape[2]), out.dtype);
+  check_writable(out, "append_kv", out_name);
+  check_disjoint(out, out_name, in, in_name, "append_kv");
+  return view;
+}
+
+cpu::PageRows page_rows(const Tensor& t, const api::CacheView& view) { return {t.data, view.page, view.token, view.head}; }
+
+}  // namespace
+
+void append_kv(const Tensor& k_new, const Tensor& v_new, const AppendBatch& batch, const Tensor& k, const Tensor& v, KvLayout layout,
+               int32_t page_size, const RopeSpec& rope, const ScaleParams& scale) {
+  require(page_size >= 1, "append_kv: page_size: got {}, wanted at least 1", page_size);
+  check_batch(batch);
+  const bool rotated = rope.mode != RopeMode::none, scaled_k = scale.k != 1.0f || scale.k_per_head,
+             scaled_v = scale.v != 1.0f || scale.v_per_head;
+  cpu::AppendParams p;
+  const api::CacheView k_view = check_side(k_new, "k_new", k, "k", batch, kAny, layout, page_size, rotated || scaled_k);
+  api::check_rope(rope, int32_t(k_new.shape[2]), "append_kv");
+  api::check_scales(scale, DType::f32, k.dtype, int32_t(k_new.shape[1]), "append_kv");
+  int64_t num_pages = k_view.num_pages;
+  require(v_new.given() == v.given(), "append_kv: v: got {} without {}, wanted both or neither", v.given() ? "v" : "v_new",
+          v.given() ? "v_new" : "v");
+  if (v.given()) {
+    require(v.dtype == k.dtype, "append_kv: v: dtype: got {}, wanted {} as k", name_of(v.dtype), name_of(k.dtype));
+    const api::CacheView v_view = check_side(v_new, "v_new", v, "v", batch, k_new.shape[1], layout, page_size, scaled_v);
+    check_disjoint(v, "v", k, "k", "append_kv");
+    check_disjoint(v, "v", k_new, "k_new", "append_kv");
+    check_disjoint(k, "k", v_new, "v_new", "append_kv");
+    num_pages = min_of(num_pages, v_view.num_pages);
+    p.v_new = token_rows(v_new);
+    p.v = page_rows(v, v_view);
+  }
+  const std::vector<int64_t> slots = slots_of(batch, num_pages, page_size);
+  p.num_tokens = batch.num_tokens;
+  p.num_kv_heads = int32_t(k_new.shape[1]);
+  p.page_size = page_size;
+  p.k_new = token_rows(k_new);
+  p.k = page_rows(k, k_view);
+  p.kv_dtype = k.dtype;
+  p.slot = slots.data();
+  p.rope_pos = batch.rope_pos ? batch.rope_pos : batch.pos;
+  p.rope = rope;
+  p.scale = scale;
+  const int64_t elements = p.num_tokens * p.num_kv_heads * (p.k_new.dim + p.v_new.dim);
+  cpu::append_kv(p, cpu::element_rows(cpu::best_target()), runtime::threads_for(elements).get());
+}
+
+void apply_rope(const Tensor& x, const int32_t* pos, const RopeSpec& rope) {
+  require(x.dtype == DType::f32 || x.dtype == DType::f16 || x.dtype == DType::bf16, "apply_rope: x: dtype: got {}, wanted f32, f16 or bf16",
+          name_of(x.dtype));
+  check_tensor(x, {"apply_rope", "x", "[tokens, heads, dim]", x.dtype, 3, {kAny, kAny, kAny}});
+  check_writable(x, "apply_rope", "x");
+  require(x.shape[1] <= INT32_MAX && x.shape[2] <= INT32_MAX, "apply_rope: x: shape: got {}, wanted fewer heads and dims",
+          api::shape_text(x));
+  require(rope.mode != RopeMode::none, "apply_rope: rope.mode: got none (0), wanted interleaved (1) or half_split (2)");
+  api::check_rope(rope, int32_t(x.shape[2]), "apply_rope");
+  require(pos != nullptr || x.shape[0] == 0, "apply_rope: pos: got a null pointer, wanted {} positions", x.shape[0]);
+  cpu::apply_rope(token_rows(x), x.shape[0], int32_t(x.shape[1]), pos, rope, cpu::element_rows(cpu::best_target()),
+                  runtime::threads_for(x.shape[0] * x.shape[1] * x.shape[2]).get());
+}
+
+}  // namespace kvloom

@@ -1,0 +1,64 @@
+#include "kvloom/api/plan_state.h"
+
+#include "kvloom/support/check.h"
+
+#include <new>
+
+namespace kvloom {
+namespace api {
+
+void AlignedFree::operator()(void* p) const { ::operator delete(p, std::align_val_t(64)); }
+
+std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what) {
+  void* const p = ::operator new(size_t(bytes > 0 ? bytes : 1), std::align_val_t(64), std::nothrow);
+  if (p == nullptr) fail(ErrorCode::out_of_memory, "Engine: {}: got no memory, wanted {} bytes; lower the capacity", what, bytes);
+  return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
+}
+
+std::unique_ptr<PlanState> PlanPool::take() {
+  std::lock_guard lock(mutex_);
+  if (resting_.empty()) return nullptr;
+  std::unique_ptr<PlanState> state = std::move(resting_.back());
+  resting_.pop_back();
+  return state;
+}
+
+void PlanPool::put(std::unique_ptr<PlanState> state) {
+  std::lock_guard lock(mutex_);
+  if (!closed_) resting_.push_back(std::move(state));
+}
+
+void PlanPool::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  resting_.clear();
+}
+
+}  // namespace api
+
+Plan::Plan(std::unique_ptr<api::PlanState> state) : state_(std::move(state)) {}
+Plan::Plan(Plan&&) noexcept = default;
+
+Plan& Plan::operator=(Plan&& other) noexcept {
+  std::swap(state_, other.state_);
+  return *this;
+}
+
+Plan::~Plan() {
+  if (!state_) return;
+  const std::shared_ptr<api::PlanPool> pool = std::move(state_->pool);
+  pool->put(std::move(state_));
+}
+
+const api::PlanState& Plan::state() const {
+  require(state_ != nullptr, "Plan: got one that was moved from, wanted a live plan");
+  return *state_;
+}
+
+PlanView Plan::view() const { return state().view(); }
+Span<const char> Plan::bytes() const { return {state().buffer.get(), view().header->total_bytes}; }
+uint64_t Plan::graph_key() const { return view().header->graph_key; }
+const std::string& Plan::kernel_key() const { return state().kernel_key; }
+int64_t Plan::total_tokens() const { return state().total_tokens; }
+
+}  // namespace kvloom

@@ -1,0 +1,16 @@
+#include "kvloom/api/plan_state.h"
+#include "kvloom/plan/describe.h"
+#include "kvloom/support/check.h"
+
+namespace kvloom {
+
+std::string Plan::explain() const {
+  const api::PlanState& s = state();
+  std::string text = fmt::format("kernel {}\n{}", s.kernel_key, plan::describe_text(s.view(), s.spec));
+  if (!s.notes.empty()) text += fmt::format("{}{}\n", text.ends_with('\n') ? "" : "\n", s.notes);
+  return text;
+}
+std::string Plan::json() const { return plan::describe_json(view(), state().spec); }
+std::string Plan::svg() const { return plan::describe_svg(view(), state().spec); }
+
+}  // namespace kvloom

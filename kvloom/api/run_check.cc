@@ -1,0 +1,180 @@
+#include "kvloom/api/run_check.h"
+
+#include "kvloom/api/tensor_check.h"
+#include "kvloom/base/math.h"
+#include "kvloom/support/check.h"
+
+#include <cmath>
+
+namespace kvloom::api {
+namespace {
+
+void check_rows(const PlanState& plan, const RunTensors& t) {
+  const AttentionSpec& s = plan.spec;
+  constexpr const char* remedy = " as planned; make a plan for these tensors";
+  check_tensor(
+      t.q, {"run", "q", "[tokens, num_qo_heads, head_dim_qk]", s.q_dtype, 3, {plan.total_tokens, s.num_qo_heads, s.head_dim_qk}, remedy});
+  check_tensor(
+      t.o, {"run", "o", "[tokens, num_qo_heads, head_dim_vo]", s.o_dtype, 3, {plan.total_tokens, s.num_qo_heads, s.head_dim_vo}, remedy});
+  check_writable(t.o, "run", "o");
+  if (!t.lse.given()) return;
+  require(s.variant.reduction == Reduction::softmax,
+          "run: lse: got a tensor with reduction sum, wanted none; sigmoid attention has no LSE");
+  // LSE rows need not be contiguous: only the last dimension of Q, K, V and O is read as a vector.
+  require(t.lse.ndim == 2, "run: lse: got {} dimensions, wanted 2 dimensions [tokens, num_qo_heads]", t.lse.ndim);
+  Tensor lse = t.lse;
+  lse.stride[lse.ndim++] = lse.shape[2] = 1;
+  check_tensor(lse, {"run", "lse", "[tokens, num_qo_heads]", DType::f32, 3, {plan.total_tokens, s.num_qo_heads, 1}, remedy});
+  check_writable(lse, "run", "lse");
+}
+
+void check_overlaps(const RunTensors& t) {
+  for (const auto& [written, written_name] : {std::pair{&t.o, "o"}, std::pair{&t.lse, "lse"}}) {
+    check_disjoint(*written, written_name, t.q, "q", "run");
+    check_disjoint(*written, written_name, t.k, "k", "run");
+    check_disjoint(*written, written_name, t.v, "v", "run");
+  }
+  check_disjoint(t.lse, "lse", t.o, "o", "run");
+}
+
+/// Refuses ids and tokens that K and V do not have.
+void check_page_use(const PageUse& use, bool ragged, int64_t num_pages) {
+  if (ragged) {
+    require(use.max_id < num_pages,
+            "run: k, v: got {} tokens, wanted at least {} (request {} ends there); the lengths and the tensors do not "
+            "belong together",
+            num_pages, use.max_id + 1, use.max_request);
+    return;
+  }
+  require(use.min_id >= 0, "run: pages[{}]: page id: got {}, wanted 0 .. {}", use.min_entry, use.min_id, num_pages - 1);
+  require(use.max_id < num_pages, "run: pages[{}] (request {}): page id: got {}, wanted 0 .. {}; k and v have {} pages", use.max_entry,
+          use.max_request, use.max_id, num_pages - 1, num_pages);
+}
+
+/// Sets the page ids of `p`: those given to run, else those the plan was made from; reads them again if they are elsewhere.
+void take_pages(const PlanState& plan, const RunTensors& t, AttendParams& p) {
+  if (plan.spec.storage == Storage::ragged) {
+    require(!t.pages.given(), "run: pages: got page ids with ragged storage, wanted none; set spec.storage to paged");
+    return check_page_use(plan.use, true, p.kv.num_pages);
+  }
+  p.pages = t.pages.given() ? t.pages : plan.pages;
+  require(p.pages.size >= plan.use.entries_end,
+          "run: pages: got {} entries, wanted at least {}; give the page ids that the plan was made from", p.pages.size,
+          plan.use.entries_end);
+  const bool same = p.pages.data == plan.pages.data && p.pages.is_64 == plan.pages.is_64;
+  if (!plan.ids_read) return;
+  check_page_use(same ? plan.use : find_page_use(plan.spec, plan.view(), p.pages, true), false, p.kv.num_pages);
+}
+
+/// A pointer that a feature of the variant needs, and that nothing else may bring.
+void check_pointer(const void* p, bool wanted, const char* name, const char* feature) {
+  require(!wanted || p != nullptr, "run: {}: got a null pointer, wanted an array; {} needs it", name, feature);
+  require(wanted || p == nullptr, "run: {}: got an array, wanted none; without {} in the spec it would be ignored", name, feature);
+}
+
+void check_mask(const PlanState& plan, const RunTensors& t) {
+  for (int32_t r = 0; r < plan.num_requests; ++r) {
+    const int64_t bits = int64_t(plan.q_len[size_t(r)]) * plan.mask_columns[size_t(r)];
+    const int64_t begin = t.mask_indptr[r], end = t.mask_indptr[r + 1];
+    require(begin >= 0 && end >= begin && end - begin >= ceil_div<int64_t>(bits, 8),
+            "run: mask_indptr: request {}: got bytes [{}, {}), wanted at least {} bytes for {} query tokens x {} keys", r, begin, end,
+            ceil_div<int64_t>(bits, 8), plan.q_len[size_t(r)], plan.mask_columns[size_t(r)]);
+  }
+}
+
+VariantParams variant_params(const PlanState& plan, const RunTensors& t) {
+  const VariantSpec& spec = plan.spec.variant;
+  check_pointer(t.alibi_slopes, spec.alibi, "alibi_slopes", "variant.alibi");
+  check_pointer(t.sink, spec.sink, "sink", "variant.sink");
+  check_pointer(t.mask, spec.custom_mask, "mask", "variant.custom_mask");
+  check_pointer(t.mask_indptr, spec.custom_mask, "mask_indptr", "variant.custom_mask");
+  check_scales(t.scale, plan.spec.q_dtype, plan.spec.kv_dtype, plan.spec.num_kv_heads, "run");
+  if (spec.custom_mask) check_mask(plan, t);
+  VariantParams v;
+  v.sm_scale = plan.spec.sm_scale > 0.0f ? plan.spec.sm_scale : float(1.0 / std::sqrt(double(plan.spec.head_dim_qk)));
+  v.soft_cap = spec.soft_cap;
+  v.sigmoid_bias = spec.sigmoid_bias;
+  v.range = spec.range;
+  v.rope = spec.rope;
+  v.alibi_slopes = t.alibi_slopes;
+  v.sink = t.sink;
+  v.mask = t.mask;
+  v.mask_indptr = t.mask_indptr;
+  v.mask_kv_len = spec.custom_mask ? plan.mask_columns.data() : nullptr;
+  v.scale = t.scale;
+  return v;
+}
+
+}  // namespace
+
+void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where) {
+  const auto check = [&](float value, const char* name, DType dtype) {
+    require(std::isfinite(value) && value > 0.0f, "{}: scale.{}: got {}, wanted a finite number above 0", where, name, value);
+    require(is_fp8(dtype) || value == 1.0f, "{}: scale.{}: got {} with {}, wanted 1; only fp8 tensors have a scale", where, name, value,
+            name_of(dtype));
+  };
+  check(s.q, "q", q);
+  check(s.k, "k", kv);
+  check(s.v, "v", kv);
+  for (const auto& [values, name] : {std::pair{s.k_per_head, "k_per_head"}, std::pair{s.v_per_head, "v_per_head"}}) {
+    if (values == nullptr) continue;
+    require(is_fp8(kv), "{}: scale.{}: got an array with {}, wanted none; only fp8 tensors have a scale", where, name, name_of(kv));
+    for (int32_t h = 0; h < num_kv_heads; ++h) {
+      require(std::isfinite(values[h]) && values[h] > 0.0f, "{}: scale.{}[{}]: got {}, wanted a finite number above 0", where, name, h,
+              values[h]);
+    }
+  }
+}
+
+CacheView checked_cache(const Tensor& given, const char* where, const char* name, KvLayout layout, Storage storage, int32_t page_size,
+                        int32_t num_kv_heads, int32_t dim, DType dtype) {
+  require(layout == KvLayout::nhd || layout == KvLayout::hnd, "{}: layout: got {}, wanted nhd (0) or hnd (1)", where, int(layout));
+  const bool nhd = layout == KvLayout::nhd;
+  if (storage == Storage::ragged) {
+    check_tensor(given, nhd ? Wanted{where, name, "[tokens, num_kv_heads, dim]", dtype, 3, {kAny, num_kv_heads, dim}}
+                            : Wanted{where, name, "[num_kv_heads, tokens, dim]", dtype, 3, {num_kv_heads, kAny, dim}});
+    const int32_t token = nhd ? 0 : 1;
+    return {stride_of(given, token), stride_of(given, token), stride_of(given, 1 - token), given.shape[token]};
+  }
+  Tensor t = given;
+  if (t.ndim == 3 && page_size == 1) {  // a pool of single slots, [slots, heads, dim]: a page dimension of one goes in between
+    t = Tensor{t.data, t.dtype, 4, {t.shape[0], 1, t.shape[1], t.shape[2]}, {t.stride[0], 0, t.stride[1], t.stride[2]}};
+    if (!nhd) {
+      std::swap(t.shape[1], t.shape[2]);
+      std::swap(t.stride[1], t.stride[2]);
+    }
+  }
+  check_tensor(t, nhd ? Wanted{where, name, "[pages, page_size, num_kv_heads, dim]", dtype, 4, {kAny, page_size, num_kv_heads, dim}}
+                      : Wanted{where, name, "[pages, num_kv_heads, page_size, dim]", dtype, 4, {kAny, num_kv_heads, page_size, dim}});
+  const int32_t token = nhd ? 1 : 2;
+  return {stride_of(t, 0), stride_of(t, token), stride_of(t, 3 - token), t.shape[0]};
+}
+
+AttendParams checked_params(const PlanState& plan, const RunTensors& t) {
+  const AttentionSpec& s = plan.spec;
+  check_rows(plan, t);
+  const CacheView k = checked_cache(t.k, "run", "k", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_qk, s.kv_dtype);
+  const CacheView v = checked_cache(t.v, "run", "v", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_vo, s.kv_dtype);
+  check_overlaps(t);
+  AttendParams p;
+  p.q = t.q.data;
+  p.q_token = stride_of(t.q, 0);
+  p.q_head = stride_of(t.q, 1);
+  p.o = t.o.data;
+  p.o_token = stride_of(t.o, 0);
+  p.o_head = stride_of(t.o, 1);
+  if (t.lse.given()) {
+    p.lse = static_cast<float*>(t.lse.data);
+    p.lse_token = stride_of(t.lse, 0);
+    p.lse_head = stride_of(t.lse, 1);
+  }
+  p.kv = {t.k.data, t.v.data, k.page, k.token, k.head, v.page, v.token, v.head, min_of(k.num_pages, v.num_pages)};
+  take_pages(plan, t, p);
+  check_pointer(t.page_pos, plan.kv_position == KvPosition::page_table, "page_pos", "KvPosition::page_table");
+  p.page_pos = t.page_pos;
+  p.variant = variant_params(plan, t);
+  p.bare_state = t.bare_state;
+  return p;
+}
+
+}  // namespace kvloom::api

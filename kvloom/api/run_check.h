@@ -1,0 +1,24 @@
+// From the tensors of a run to the parameters of a kernel, everything checked: after this nothing that a kernel reads or writes lies
+// outside what the caller's descriptors say.
+#pragma once
+
+#include "kvloom/api/plan_state.h"
+#include "kvloom/contract/params.h"
+
+namespace kvloom::api {
+
+/// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy".
+AttendParams checked_params(const PlanState& plan, const RunTensors& tensors);
+
+/// Scales are for quantised tensors: refuses any that would be dropped, and any that is not a finite number above 0.
+void check_scales(const ScaleParams& scale, DType q, DType kv, int32_t num_kv_heads, const char* where);
+
+/// Checks K or V as `layout` and `spec` want it ("run: k") and returns its strides and number of pages.
+struct CacheView {
+  int64_t page = 0, token = 0, head = 0;
+  int64_t num_pages = 0;  // ragged: tokens
+};
+CacheView checked_cache(const Tensor& t, const char* where, const char* name, KvLayout layout, Storage storage, int32_t page_size,
+                        int32_t num_kv_heads, int32_t dim, DType dtype);
+
+}  // namespace kvloom::api

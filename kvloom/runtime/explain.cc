@@ -1,0 +1,52 @@
+#include "kvloom/runtime/explain.h"
+
+#include "kvloom/support/check.h"
+
+namespace kvloom::runtime {
+namespace {
+
+/// Bytes that a core reads from memory in a cycle when all of them read: a nominal figure, good to a factor of two, for the ridge only.
+constexpr double kNominalBytesPerCycle = 3.0;
+
+struct Intensity {
+  double flop_per_byte;  // of KV: Q, O and partials are read and written once and left out
+  const char* roof;
+};
+
+Intensity intensity(const AttentionSpec& spec, const AttendKernel& kernel, int64_t packed_rows) {
+  const double dims = double(spec.head_dim_qk) + spec.head_dim_vo;
+  const double flop = 2.0 * double(packed_rows) * dims, bytes = dims * size_of(spec.kv_dtype);
+  const double ridge = kernel.flop_per_cycle / kNominalBytesPerCycle;
+  return {flop / bytes, flop / bytes < ridge ? "memory" : "compute"};
+}
+
+std::string class_line(const char* name, const KernelClass& c) {
+  return fmt::format("  {:<8} tile {} packed rows x {} keys, {} KV head{} an item, cost {} a key + {} a row + {} an item\n", name,
+                     c.tile_rows, c.tile_kv, c.heads_per_item, c.heads_per_item == 1 ? "" : "s", c.cost_per_token, c.cost_per_tile_row,
+                     c.cost_per_item);
+}
+
+}  // namespace
+
+std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const Choice& choice) {
+  const Candidate& winner = choice.winner();
+  std::string text = fmt::format("kernel   {}\n", winner.key);
+  for (const Candidate& c : choice.candidates) {
+    if (!c.declined.empty()) text += fmt::format("declined {}: {}\n", c.key, c.declined);
+  }
+  text += fmt::format("CTAs     {}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
+                      config.compute_rows_above);
+  text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
+  const int64_t group = spec.group_size();
+  const Intensity decode = intensity(spec, *winner.kernel, group);
+  const Intensity tile = intensity(spec, *winner.kernel, config.classes[1].tile_rows);
+  text += fmt::format("roof     ridge about {:.0f} FLOP a byte (nominal: {} FLOP and {:.0f} bytes a cycle)\n",
+                      winner.kernel->flop_per_cycle / kNominalBytesPerCycle, winner.kernel->flop_per_cycle, kNominalBytesPerCycle);
+  text +=
+      fmt::format("  one new token  {} packed rows a KV head, {:.1f} FLOP a byte: {} binds\n", group, decode.flop_per_byte, decode.roof);
+  text += fmt::format("  compute tile   {} packed rows, {:.1f} FLOP a byte: {} binds\n", config.classes[1].tile_rows, tile.flop_per_byte,
+                      tile.roof);
+  return text;
+}
+
+}  // namespace kvloom::runtime

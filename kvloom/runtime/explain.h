@@ -1,0 +1,13 @@
+// Why this kernel: for people.
+#pragma once
+
+#include "kvloom/plan/scheduler_config.h"
+#include "kvloom/runtime/registry.h"
+
+namespace kvloom::runtime {
+
+/// Every kernel considered and why it was declined; the tiles; packed rows, FLOP a byte of KV read and the roof that binds, for one new
+/// token a request and for a full tile of the compute class.
+std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const Choice& choice);
+
+}  // namespace kvloom::runtime
