@@ -15,11 +15,10 @@ int64_t cap_tokens(int64_t cap_cost, int64_t cost_per_token, int64_t tile_kv) {
   return std::max(round_up(ceil_div(cap_cost, cost_per_token), tile_kv), tile_kv);
 }
 
-/// Chunks of runs [run_begin, run_end), all with `heads` KV heads.
-void add_kinds(const Tile& t, int32_t index, int32_t run_begin, int32_t run_end, int32_t heads, int64_t cap, int64_t tile_kv,
-               std::vector<Kind>& kinds) {
+/// Chunks of runs [run_begin, run_end), which all have the same number of KV heads.
+void add_kinds(const Tile& t, int32_t index, int32_t run_begin, int32_t run_end, int64_t cap, int64_t tile_kv, std::vector<Kind>& kinds) {
   auto add = [&](int64_t begin, int64_t end, int64_t chunk) {
-    const int64_t cost = t.fixed_cost + t.token_cost * heads * chunk;
+    const int64_t cost = run_cost(t, run_begin, chunk);
     kinds.push_back({cost, index, run_begin, run_end, int32_t(begin), int32_t(end), int32_t(chunk)});
   };
   int64_t begin = t.kv_begin;
@@ -40,7 +39,9 @@ void add_kinds(const Tile& t, int32_t index, int32_t run_begin, int32_t run_end,
 void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
   out.policy = Policy::heap;
   int64_t fixed = 0;
-  for (const Tile& t : work.tiles) fixed += t.runs * t.fixed_cost;
+  for (const Tile& t : work.tiles) {
+    for (int32_t run = 0; run < t.runs; ++run) fixed += fixed_cost(t, run);
+  }
   const int64_t cap_cost = ceil_div<int64_t>(work.total_cost() - fixed, config.num_ctas);
 
   memory.kinds.clear();
@@ -52,9 +53,9 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
     const int64_t cap = cap_tokens(cap_cost, t.token_cost * t.heads, tile_kv);
     cap_of_class[t.kernel_class] = std::max(cap_of_class[t.kernel_class], cap);
     const int32_t full = t.last_heads == t.heads ? t.runs : t.runs - 1;
-    if (full > 0) add_kinds(t, i, 0, full, t.heads, cap, tile_kv, memory.kinds);
+    if (full > 0) add_kinds(t, i, 0, full, cap, tile_kv, memory.kinds);
     if (full < t.runs) {
-      add_kinds(t, i, full, t.runs, t.last_heads, cap_tokens(cap_cost, t.token_cost * t.last_heads, tile_kv), tile_kv, memory.kinds);
+      add_kinds(t, i, full, t.runs, cap_tokens(cap_cost, t.token_cost * t.last_heads, tile_kv), tile_kv, memory.kinds);
     }
   }
   out.chunk_cap = int32_t(std::min<int64_t>(work.units[0] > 0 ? cap_of_class[0] : cap_of_class[1], INT32_MAX));

@@ -97,10 +97,11 @@ Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t off
     return unit_start + cost <= limit && cost - offset < offset ? after(run, unit_start + cost) : start;
   }
   const int64_t g = grid(t);
-  const int64_t token = t.kv_begin + (offset > t.fixed_cost ? (offset - t.fixed_cost) / per_token : 0);
+  const int64_t fixed = fixed_cost(t, run);
+  const int64_t token = t.kv_begin + (offset > fixed ? (offset - fixed) / per_token : 0);
   const int64_t low = token / g * g;
   const int64_t high = low + g;
-  auto position = [&](int64_t kv) { return unit_start + t.fixed_cost + per_token * (kv - t.kv_begin); };
+  auto position = [&](int64_t kv) { return unit_start + fixed + per_token * (kv - t.kv_begin); };
   const int64_t target = unit_start + offset;
   const int64_t low_distance = low > t.kv_begin ? target - position(low) : offset;
   const bool high_is_end = high >= t.kv_end;

@@ -73,6 +73,7 @@ Tile blank_tile(const TileRules& rules, const GroupList& list, int32_t group) {
   t.runs = uint16_t(ceil_div(heads, per_run));
   t.heads = uint8_t(per_run);
   t.last_heads = uint8_t(heads - (t.runs - 1) * per_run);
+  t.item_cost = k.cost_per_item;
   t.token_cost = k.cost_per_token;
   return t;
 }
@@ -82,7 +83,7 @@ void count_tile(Work& work, const Tile& t) {
   work.cost[c] += tile_cost(t);
   work.units[c] += t.runs;
   work.max_unit_cost[c] = max_of(work.max_unit_cost[c], unit_cost(t, 0));
-  work.max_fixed_cost[c] = max_of(work.max_fixed_cost[c], t.fixed_cost);
+  work.max_fixed_cost[c] = max_of(work.max_fixed_cost[c], fixed_cost(t, 0));
   work.max_heads[c] = max_of(work.max_heads[c], int32_t(t.heads));
   if (work.total_cost() > kMaxStepCost) {
     fail(ErrorCode::over_capacity, "plan: cost of the step: got more than {}, wanted at most that; use smaller costs in SchedulerConfig",
@@ -121,7 +122,7 @@ void make_tiles(const TileRules& rules, const GroupList& list, Work& work) {
       for (int32_t part = s.tiles_per_token - 1; part >= 0; --part) {
         t.row_begin = first * rules.group_size + part * s.rows;
         t.row_count = s.tiles_per_token == 1 ? (last - first) * rules.group_size : min_of(s.rows, rules.group_size - part * s.rows);
-        t.fixed_cost = k.cost_per_item + int64_t(k.cost_per_tile_row) * t.row_count;
+        t.rows_cost = int64_t(k.cost_per_tile_row) * t.row_count;
         t.first_unit = work.num_units;
         work.num_units += t.runs;
         count_tile(work, t);

@@ -37,19 +37,24 @@ struct Tile {
   bool several;        // some row of it is covered by another tile as well: never final
   bool pinned;         // must not be cut (fixed_split: rows that an earlier level began)
   bool needed;         // while overlaps are resolved: some row of it has keys nowhere
-  int64_t fixed_cost;  // of an item, whatever its keys
-  int64_t token_cost;  // of one key for one head
+  int64_t item_cost;   // plan/cost.h, taken apart: of an item, ...
+  int64_t rows_cost;   // ... of its rows for one head, ...
+  int64_t token_cost;  // ... and of one key for one head
 };
 
 /// KV heads of a run.
 inline int32_t run_heads(const Tile& t, int32_t run) { return run + 1 == t.runs ? t.last_heads : t.heads; }
+/// What an item of a run costs whatever its keys.
+inline int64_t fixed_cost(const Tile& t, int32_t run) { return t.item_cost + t.rows_cost * run_heads(t, run); }
 /// Cost of `tokens` keys of a run.
-inline int64_t run_cost(const Tile& t, int32_t run, int64_t tokens) { return t.fixed_cost + t.token_cost * tokens * run_heads(t, run); }
+inline int64_t run_cost(const Tile& t, int32_t run, int64_t tokens) {
+  return t.item_cost + (t.rows_cost + t.token_cost * tokens) * run_heads(t, run);
+}
 inline int64_t unit_cost(const Tile& t, int32_t run) { return run_cost(t, run, int64_t(t.kv_end) - t.kv_begin); }
 /// Cost of all runs.
 inline int64_t tile_cost(const Tile& t) {
-  const int64_t tokens = int64_t(t.kv_end) - t.kv_begin;
-  return t.runs * t.fixed_cost + t.token_cost * tokens * (int64_t(t.runs - 1) * t.heads + t.last_heads);
+  const int64_t heads = int64_t(t.runs - 1) * t.heads + t.last_heads;
+  return t.runs > 0 ? t.runs * t.item_cost + (t.rows_cost + t.token_cost * (int64_t(t.kv_end) - t.kv_begin)) * heads : 0;
 }
 
 /// The work of one step.

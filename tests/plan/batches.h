@@ -3,6 +3,7 @@
 
 #include "kvloom/contract/batch.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/plan/cost.h"
 #include "kvloom/plan/scheduler_config.h"
 #include "plan_check.h"
 
@@ -108,8 +109,7 @@ struct Planned {
       for (int32_t i = view.cta_indptr[c]; i < view.cta_indptr[c + 1]; ++i) {
         const WorkItem& item = view.items[i];
         const KernelClass& k = header().classes[item.kernel_class];
-        v[c] += uint64_t(k.cost_per_item) + uint64_t(k.cost_per_tile_row) * item.row_count +
-                uint64_t(k.cost_per_token) * uint64_t(item.kv_end - item.kv_begin) * item.kv_head_count;
+        v[c] += plan::work_cost(k, item.row_count, int64_t(item.kv_end) - item.kv_begin, item.kv_head_count);
       }
     }
     return v;

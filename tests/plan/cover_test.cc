@@ -1,4 +1,5 @@
 // Every plan covers every (row, key) once: thousands of random batches under every policy, against a brute-force reading of the plan.
+#include "kvloom/plan/validate.h"
 #include "random_batches.h"
 
 #include <gtest/gtest.h>
@@ -16,6 +17,7 @@ TEST(Cover, RandomBatches) {
     try {
       const test::Planned p(c.spec, c.capacity, c.config, c.b.batch);
       ASSERT_EQ(test::PlanExecutor(p.view, c.spec).check(), "") << "seed " << seed << " policy " << int(c.config.policy);
+      ASSERT_EQ(plan::validate_plan(p.buffer.data, p.buffer.bytes, c.spec, seed % 8 == 0), "") << "seed " << seed;
     } catch (const std::exception& e) {
       FAIL() << "seed " << seed << " policy " << int(c.config.policy) << ": " << e.what();
     }

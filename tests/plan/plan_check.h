@@ -80,8 +80,8 @@ class PlanExecutor {
 
   uint64_t cost(const WorkItem& i) const {
     const KernelClass& k = p_.header->classes[i.kernel_class];
-    return uint64_t(k.cost_per_item) + uint64_t(k.cost_per_tile_row) * i.row_count +
-           uint64_t(k.cost_per_token) * uint64_t(i.kv_end - i.kv_begin) * i.kv_head_count;
+    return uint64_t(k.cost_per_item) +
+           i.kv_head_count * (uint64_t(k.cost_per_tile_row) * i.row_count + uint64_t(k.cost_per_token) * uint64_t(i.kv_end - i.kv_begin));
   }
 
   /// A key range in the pieces that one fold step takes.
