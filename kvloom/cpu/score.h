@@ -25,17 +25,18 @@ struct ScoreTile {
 // A ScoreStage applies the hooks and masks of a variant in place. Masked keys come out as -inf (sum: 0) whatever the score was, NaN
 // included.
 
-/// True if the stage of `spec` does nothing but mask: a tile whose rows keep all of its columns may skip it.
-KVLOOM_HD bool stage_only_masks(const VariantSpec& v) {
-  return !v.alibi && !(v.soft_cap > 0.0f) && !v.custom_mask && v.reduction == Reduction::softmax;
-}
+/// True if the stage of `spec` leaves kept scores as they are: log2(e) can then be folded into q.
+KVLOOM_HD bool stage_keeps_scores(const VariantSpec& v) { return !v.alibi && !(v.soft_cap > 0.0f) && v.reduction == Reduction::softmax; }
 
-/// What q must be multiplied by before the dot products: sm_scale and the q and k scales; log2(e) too where the stage only masks.
+/// True if a tile whose rows keep all of its columns by position may skip the stage.
+KVLOOM_HD bool stage_only_masks(const VariantSpec& v) { return stage_keeps_scores(v) && !v.custom_mask; }
+
+/// What q must be multiplied by before the dot products: sm_scale, the q and k scales, and log2(e) where the stage keeps scores.
 KVLOOM_HD float query_factor(const Job& job, int32_t kv_head) {
   const VariantParams& p = job.params->variant;
   const float k_scale = p.scale.k_per_head ? p.scale.k_per_head[kv_head] : p.scale.k;
   const float factor = p.sm_scale * p.scale.q * k_scale;
-  return stage_only_masks(job.spec->variant) ? factor * kLog2e : factor;
+  return stage_keeps_scores(job.spec->variant) ? factor * kLog2e : factor;
 }
 
 /// What a finished row is multiplied by before it is stored.
