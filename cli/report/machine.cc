@@ -3,7 +3,7 @@
 #include "commit.h"
 #include "kvloom/cpu/target.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <fstream>
 #include <sched.h>

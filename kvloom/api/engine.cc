@@ -198,7 +198,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
 
 std::string Engine::explain() const {
   const api::EngineState& s = state();
-  return fmt::format("{}threads  {}\nworkspace {} bytes\n", runtime::explain_choice(s.setup.spec, s.setup.config, s.setup.choice),
+  return kvloom::format("{}threads  {}\nworkspace {} bytes\n", runtime::explain_choice(s.setup.spec, s.setup.config, s.setup.choice),
                      s.setup.threads, s.layout.bytes);
 }
 

@@ -6,8 +6,8 @@ namespace kvloom {
 
 std::string Plan::explain() const {
   const api::PlanState& s = state();
-  std::string text = fmt::format("kernel {}\n{}", s.kernel_key, plan::describe_text(s.view(), s.spec));
-  if (!s.notes.empty()) text += fmt::format("{}{}\n", text.ends_with('\n') ? "" : "\n", s.notes);
+  std::string text = kvloom::format("kernel {}\n{}", s.kernel_key, plan::describe_text(s.view(), s.spec));
+  if (!s.notes.empty()) text += kvloom::format("{}{}\n", text.ends_with('\n') ? "" : "\n", s.notes);
   return text;
 }
 std::string Plan::json() const { return plan::describe_json(view(), state().spec); }

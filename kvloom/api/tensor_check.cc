@@ -67,7 +67,7 @@ std::string shape_text(const Tensor& t) { return numbers_text(t.shape, clamp_to(
 void check_tensor(const Tensor& t, const Wanted& w) {
   // Messages are built behind an `if`: a run that is right allocates nothing.
   const auto refuse = [&]<class... Args>(fmt::format_string<Args...> format, Args&&... args) {
-    fail(ErrorCode::invalid_argument, "{}: {}: {}", w.where, w.name, fmt::format(format, std::forward<Args>(args)...));
+    fail(ErrorCode::invalid_argument, "{}: {}: {}", w.where, w.name, kvloom::format(format, std::forward<Args>(args)...));
   };
   if (t.ndim == 0 && t.data == nullptr) refuse("got no tensor, wanted {}", w.dims);
   if (t.ndim != w.ndim) refuse("rank: got {} dimensions, wanted {} {}", t.ndim, w.ndim, w.dims);

@@ -12,8 +12,8 @@ void over(const char* what, int64_t got, const char* limit_name, int64_t limit) 
 
 /// "request 3" or, where lists are per head, "request 3, KV head 1".
 std::string name_of_list(const AttentionSpec& spec, const Batch& batch, int64_t list) {
-  if (!batch.lists_per_kv_head) return fmt::format("request {}", list);
-  return fmt::format("request {}, KV head {}", list / spec.num_kv_heads, list % spec.num_kv_heads);
+  if (!batch.lists_per_kv_head) return kvloom::format("request {}", list);
+  return kvloom::format("request {}, KV head {}", list / spec.num_kv_heads, list % spec.num_kv_heads);
 }
 
 void check_queries(const Capacity& capacity, const Batch& batch) {

@@ -6,7 +6,7 @@
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
 
-#include <fmt/format.h>
+#include "kvloom/support/format.h"
 
 #include <string>
 
@@ -27,7 +27,7 @@ struct Subject {
 /// One fault, spelled as an error is: "what: got X, wanted Y".
 template <class... Args>
 std::string fault(fmt::format_string<Args...> format, Args&&... args) {
-  return fmt::format(format, std::forward<Args>(args)...);
+  return kvloom::format(format, std::forward<Args>(args)...);
 }
 
 /// Header fields, section offsets and counts: afterwards every span of the view lies within the buffer.

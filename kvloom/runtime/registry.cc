@@ -13,9 +13,9 @@ constexpr int32_t kMinHeadDim = 16, kMaxHeadDim = 576;
 std::string cpu_refusal(const AttentionSpec& spec) {
   for (const int32_t dim : {spec.head_dim_qk, spec.head_dim_vo}) {
     if (dim < kMinHeadDim) {
-      return fmt::format("head dim {} is below {} (pad with zeros and give sm_scale = 1 / sqrt(real dim))", dim, kMinHeadDim);
+      return kvloom::format("head dim {} is below {} (pad with zeros and give sm_scale = 1 / sqrt(real dim))", dim, kMinHeadDim);
     }
-    if (dim > kMaxHeadDim) return fmt::format("head dim {} is above {}", dim, kMaxHeadDim);
+    if (dim > kMaxHeadDim) return kvloom::format("head dim {} is above {}", dim, kMaxHeadDim);
   }
   return "";
 }
@@ -29,7 +29,7 @@ constexpr AttendKernel kAttendKernels[] = {
 /// Why `kernel` can't run `spec` here; "" if it can.
 std::string why_not(const AttendKernel& kernel, const AttentionSpec& spec) {
   if (!cpu::is_available(kernel.target)) {
-    return fmt::format("this processor (or this build) has no {}", cpu::name_of(kernel.target));
+    return kvloom::format("this processor (or this build) has no {}", cpu::name_of(kernel.target));
   }
   return kernel.refusal(spec);
 }
@@ -56,15 +56,15 @@ Choice choose_attend(const AttentionSpec& spec, const char* wanted) {
     Candidate c{&kernel, kernel_key("attend", kernel.family, spec), why_not(kernel, spec)};
     if (c.declined.empty() && kernel.target != target) {
       c.declined = wanted != nullptr
-                       ? fmt::format("the caller asked for {}", wanted)
-                       : fmt::format("{} FLOP a cycle; {} is this machine's target", kernel.flop_per_cycle, cpu::name_of(target));
+                       ? kvloom::format("the caller asked for {}", wanted)
+                       : kvloom::format("{} FLOP a cycle; {} is this machine's target", kernel.flop_per_cycle, cpu::name_of(target));
     }
     if (c.declined.empty()) choice.chosen = int32_t(choice.candidates.size());
     choice.candidates.push_back(std::move(c));
   }
   if (choice.chosen >= 0) return choice;
   std::string reasons;
-  for (const Candidate& c : choice.candidates) reasons += fmt::format("\n  {}: {}", c.key, c.declined);
+  for (const Candidate& c : choice.candidates) reasons += kvloom::format("\n  {}: {}", c.key, c.declined);
   fail(ErrorCode::unsupported, "Engine: no kernel runs this spec on this machine:{}", reasons);
 }
 

@@ -8,7 +8,7 @@
 #include "kvloom/contract/spec.h"
 #include "kvloom/plan/planner.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
