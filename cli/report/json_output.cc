@@ -2,10 +2,10 @@
 
 #include "kvloom/support/check.h"
 
+#include <unistd.h>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <unistd.h>
 
 namespace kvloom::cli {
 namespace {
@@ -35,7 +35,8 @@ void write_json(const std::string& path, const nlohmann::ordered_json& value) {
   const bool replace = is_regular_target(path);
   const std::string target = replace ? path + ".tmp-" + std::to_string(getpid()) : path;
   std::FILE* file = std::fopen(target.c_str(), "wb");
-  if (!file) fail(ErrorCode::io, "--json {}: cannot open: {}; name a file in a folder that exists and can be written", path, std::strerror(errno));
+  if (!file)
+    fail(ErrorCode::io, "--json {}: cannot open: {}; name a file in a folder that exists and can be written", path, std::strerror(errno));
   try {
     write_text(file, text, path);
   } catch (...) {

@@ -5,10 +5,10 @@
 
 #include <fmt/core.h>
 
-#include <fstream>
 #include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
+#include <fstream>
 
 namespace kvloom::cli {
 namespace {
@@ -65,9 +65,10 @@ Machine this_machine() {
 }
 
 nlohmann::ordered_json to_json(const Machine& m) {
-  return {{"cpu", m.cpu},           {"targets", m.targets},   {"cores", m.cores},       {"memory_bytes", m.memory_bytes},
-          {"l1d_bytes", m.l1d_bytes}, {"l2_bytes", m.l2_bytes}, {"l3_bytes", m.l3_bytes}, {"os", m.os},
-          {"compiler", m.compiler}, {"version", m.version},   {"commit", m.commit}};
+  return {
+      {"cpu", m.cpu},           {"targets", m.targets},   {"cores", m.cores}, {"memory_bytes", m.memory_bytes}, {"l1d_bytes", m.l1d_bytes},
+      {"l2_bytes", m.l2_bytes}, {"l3_bytes", m.l3_bytes}, {"os", m.os},       {"compiler", m.compiler},         {"version", m.version},
+      {"commit", m.commit}};
 }
 
 }  // namespace kvloom::cli

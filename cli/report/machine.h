@@ -9,15 +9,15 @@
 namespace kvloom::cli {
 
 struct Machine {
-  std::string cpu;               // model name
-  std::string targets;           // CPU kernel targets that run here, the chosen one first
-  int cores = 0;                 // that this process may use
+  std::string cpu;      // model name
+  std::string targets;  // CPU kernel targets that run here, the chosen one first
+  int cores = 0;        // that this process may use
   int64_t memory_bytes = 0;
   int64_t l1d_bytes = 0, l2_bytes = 0, l3_bytes = 0;  // 0: unknown
   std::string os;
   std::string compiler;
-  std::string version;           // of kvloom
-  std::string commit;            // that was built; "-dirty" if it had changes
+  std::string version;  // of kvloom
+  std::string commit;   // that was built; "-dirty" if it had changes
 };
 
 Machine this_machine();

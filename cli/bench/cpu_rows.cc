@@ -1,0 +1,165 @@
+#include "cli/bench/cpu_rows.h"
+
+#include "cli/bench/ceilings.h"
+#include "kvloom/base/math.h"
+#include "kvloom/support/check.h"
+#include "kvloom/support/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+
+namespace kvloom::cli {
+namespace {
+
+double now_us() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Normal values, a prime number of them, so that a repeated block never lines up with a row or a page.
+std::vector<char> random_block(DType dtype, uint32_t seed) {
+  constexpr int64_t kCount = 1000003;
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<char> block(size_t(kCount * size_of(dtype)));
+  for (int64_t i = 0; i < kCount; ++i) store_from_float(block.data(), dtype, i, normal(random));
+  return block;
+}
+
+std::vector<char> random_tensor(int64_t elements, DType dtype, uint32_t seed) {
+  const std::vector<char> block = random_block(dtype, seed);
+  std::vector<char> data(size_t(elements * size_of(dtype)));
+  for (size_t at = 0; at < data.size(); at += block.size())
+    std::memcpy(data.data() + at, block.data(), std::min(block.size(), data.size() - at));
+  return data;
+}
+
+/// The tensors, page table (in random order) and lengths of one shape.
+struct Problem {
+  std::vector<char> q, k, v, o;
+  std::vector<int32_t> qo_indptr, kv_len, list_indptr, pages;
+  Batch batch;
+  RunTensors tensors;
+  Capacity capacity;
+};
+
+Tensor kv_tensor(const BenchShape& s, const std::vector<char>& data, int64_t slots, int64_t dim) {
+  const AttentionSpec& spec = s.spec;
+  const int64_t heads = spec.num_kv_heads;
+  if (spec.storage == Storage::ragged) return Tensor::dense(data.data(), spec.kv_dtype, {slots, heads, dim});
+  const int64_t pages = slots / spec.page_size;
+  if (s.layout == KvLayout::hnd) return Tensor::dense(data.data(), spec.kv_dtype, {pages, heads, spec.page_size, dim});
+  return Tensor::dense(data.data(), spec.kv_dtype, {pages, spec.page_size, heads, dim});
+}
+
+std::unique_ptr<Problem> make_problem(const BenchShape& s) {
+  auto p = std::make_unique<Problem>();
+  const AttentionSpec& spec = s.spec;
+  const bool paged = spec.storage == Storage::paged;
+  const int32_t lists = ceil_div(s.kv_len, spec.page_size);  // pages a request
+  const int64_t tokens = int64_t(s.requests) * s.q_len;
+  const int64_t slots = int64_t(s.requests) * lists * spec.page_size;
+  p->q = random_tensor(tokens * spec.num_qo_heads * spec.head_dim_qk, spec.q_dtype, 1);
+  p->o.resize(size_t(tokens * spec.num_qo_heads * spec.head_dim_vo * size_of(spec.o_dtype)));
+  p->k = random_tensor(slots * spec.num_kv_heads * spec.head_dim_qk, spec.kv_dtype, 2);
+  p->v = random_tensor(slots * spec.num_kv_heads * spec.head_dim_vo, spec.kv_dtype, 3);
+  for (int32_t r = 0; r <= s.requests; ++r) {
+    p->qo_indptr.push_back(r * s.q_len);
+    p->list_indptr.push_back(r * lists);
+    if (r < s.requests) p->kv_len.push_back(s.kv_len);
+  }
+  if (paged) {
+    p->pages.resize(size_t(s.requests) * size_t(lists));
+    std::iota(p->pages.begin(), p->pages.end(), 0);
+    std::shuffle(p->pages.begin(), p->pages.end(), std::mt19937(4));
+    p->batch.pages = IndexView(p->pages.data(), int64_t(p->pages.size()));
+    p->tensors.pages = p->batch.pages;
+  }
+  p->batch.num_requests = s.requests;
+  p->batch.qo_indptr = IndexView(p->qo_indptr.data(), s.requests + 1);
+  p->batch.kv_len = IndexView(p->kv_len.data(), s.requests);
+  p->batch.list_indptr = IndexView(p->list_indptr.data(), s.requests + 1);
+  p->tensors.q = Tensor::dense(p->q.data(), spec.q_dtype, {tokens, spec.num_qo_heads, spec.head_dim_qk});
+  p->tensors.o = Tensor::dense(p->o.data(), spec.o_dtype, {tokens, spec.num_qo_heads, spec.head_dim_vo});
+  p->tensors.k = kv_tensor(s, p->k, slots, spec.head_dim_qk);
+  p->tensors.v = kv_tensor(s, p->v, slots, spec.head_dim_vo);
+  p->tensors.layout = s.layout;
+  p->capacity = {s.requests, tokens, int64_t(s.requests) * s.kv_len, 0, 0};
+  return p;
+}
+
+/// Kept (query row, key) pairs of one head over the batch.
+double kept_pairs(const BenchShape& s) {
+  if (!s.spec.variant.range.causal) return double(s.requests) * s.q_len * s.kv_len;
+  double pairs = 0;
+  for (int32_t i = 0; i < s.q_len; ++i) pairs += std::max(0, s.kv_len - s.q_len + i + 1);
+  return pairs * s.requests;
+}
+
+double percentile(std::vector<double> sorted, double p) { return sorted[size_t(p * double(sorted.size() - 1) + 0.5)]; }
+
+BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, ReadCeiling& memory) {
+  const std::unique_ptr<Problem> p = make_problem(s);
+  EngineOptions engine_options;
+  engine_options.threads = threads;
+  engine_options.levels = LevelMode::off;
+  engine_options.cpu_target = options.cpu_target.empty() ? nullptr : options.cpu_target.c_str();
+  Engine engine(s.spec, p->capacity, engine_options);
+  const Plan plan = engine.plan(p->batch);
+  engine.run(plan, p->tensors);
+  ThreadPool pool(threads);
+  BenchRow row;
+  std::vector<double> times;
+  for (int r = 0; r < options.repeat; ++r) {
+    row.ceiling_gbps = std::max(row.ceiling_gbps, memory.measure_gbps(pool));
+    row.ceiling_gflops = std::max(row.ceiling_gflops, measure_fma_gflops(pool, 0.03));
+    const double begin = now_us();
+    engine.run(plan, p->tensors);
+    times.push_back(now_us() - begin);
+  }
+  std::sort(times.begin(), times.end());
+  row.key = engine.kernel_key();
+  row.shape = s.name;
+  row.threads = threads;
+  row.median_us = percentile(times, 0.5);
+  row.p10_us = percentile(times, 0.1);
+  row.p90_us = percentile(times, 0.9);
+  row.gbps = double(p->k.size() + p->v.size() + p->q.size() + p->o.size()) / row.median_us * 1e-3;
+  row.gflops = 2.0 * (s.spec.head_dim_qk + s.spec.head_dim_vo) * kept_pairs(s) * s.spec.num_qo_heads / row.median_us * 1e-3;
+  row.share = s.memory_bound ? row.gbps / row.ceiling_gbps : row.gflops / row.ceiling_gflops;
+  return row;
+}
+
+}  // namespace
+
+std::vector<BenchRow> run_cpu_bench(const BenchOptions& options, const std::function<void(const BenchRow&)>& report) {
+  require(options.repeat >= 1, "bench: --repeat: got {}, wanted at least 1", options.repeat);
+  std::vector<BenchRow> rows;
+  ReadCeiling memory;
+  for (const BenchShape& s : cpu_bench_shapes()) {
+    if (s.name.find(options.filter) == std::string::npos) continue;
+    for (const int threads : options.threads) {
+      rows.push_back(measure(s, options, threads, memory));
+      report(rows.back());
+    }
+  }
+  require(!rows.empty(), "bench: --filter: no shape contains \"{}\"; run without --filter to see all", options.filter);
+  return rows;
+}
+
+nlohmann::ordered_json to_json(const BenchRow& r) {
+  return {{"key", r.key},
+          {"shape", r.shape},
+          {"threads", r.threads},
+          {"median_us", r.median_us},
+          {"p10_us", r.p10_us},
+          {"p90_us", r.p90_us},
+          {"gbps", r.gbps},
+          {"gflops", r.gflops},
+          {"ceiling_gbps", r.ceiling_gbps},
+          {"ceiling_gflops", r.ceiling_gflops},
+          {"share", r.share}};
+}
+
+}  // namespace kvloom::cli
