@@ -6,15 +6,16 @@
 namespace kvloom::cpu {
 namespace {
 
-/// Until a target has dot-product kernels of its own, short query sides run on the tile kernel.
-template <int64_t (*kTileArena)(const AttentionSpec&, int32_t)>
+template <int64_t (*kTileBytes)(const AttentionSpec&, int32_t), int64_t (*kShortBytes)(const AttentionSpec&, int32_t, int32_t)>
 int64_t arena_bytes(const AttentionSpec& spec, const KernelClass& c, bool tile) {
-  (void)tile;
-  return kTileArena(spec, c.tile_rows);
+  return tile ? kTileBytes(spec, c.tile_rows) : kShortBytes(spec, c.tile_rows, c.heads_per_item);
 }
 
-#define KVLOOM_KERNELS(target) \
-  Kernels { target::tile, target::tile, arena_bytes<target::tile_arena_bytes>, target::axpby_row, target::store_row, target::score_stage }
+#define KVLOOM_KERNELS(target)                                                                                                  \
+  Kernels {                                                                                                                     \
+    target::short_rows, target::tile, arena_bytes<target::tile_arena_bytes, target::short_rows_arena_bytes>, target::axpby_row, \
+        target::store_row, target::score_stage                                                                                  \
+  }
 
 const Kernels kPortable = KVLOOM_KERNELS(portable);
 #if defined(__x86_64__)

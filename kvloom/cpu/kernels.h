@@ -1,15 +1,17 @@
-// What each target defines (kernels_<target>.cc). Callers go through kernels(Target) of cpu/chunk.h.
+// What each target defines (kernels_<target>.cc, short_rows_<target>.cc). Callers go through kernels(Target) of cpu/chunk.h.
 #pragma once
 
 #include "kvloom/cpu/chunk.h"
 
-#define KVLOOM_DECLARE_TARGET(target)                                               \
-  namespace target {                                                                \
-  void tile(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse); \
-  int64_t tile_arena_bytes(const AttentionSpec& spec, int32_t tile_rows);           \
-  void axpby_row(float a, const float* x, float b, float* y, int64_t n);            \
-  void store_row(float a, const float* x, void* y, DType dtype, int64_t n);         \
-  ScoreStage score_stage(const VariantSpec& variant);                               \
+#define KVLOOM_DECLARE_TARGET(target)                                                          \
+  namespace target {                                                                           \
+  void tile(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse);            \
+  int64_t tile_arena_bytes(const AttentionSpec& spec, int32_t tile_rows);                      \
+  void axpby_row(float a, const float* x, float b, float* y, int64_t n);                       \
+  void store_row(float a, const float* x, void* y, DType dtype, int64_t n);                    \
+  ScoreStage score_stage(const VariantSpec& variant);                                          \
+  void short_rows(const Job& job, const Chunk& chunk, void* arena, float* o, float* lse);      \
+  int64_t short_rows_arena_bytes(const AttentionSpec& spec, int32_t tile_rows, int32_t heads); \
   }
 
 namespace kvloom::cpu {

@@ -45,6 +45,21 @@ KVLOOM_SIMD float sum_lanes(Vec a) {
   return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
+/// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
+KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  const __m256 x = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+
+/// The even and the odd elements of 2 * kLanes: one shift or one mask each, where widening in order takes two steps.
+KVLOOM_SIMD Vec load_bf16_even(const uint16_t* p) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), 16));
+}
+KVLOOM_SIMD Vec load_bf16_odd(const uint16_t* p) {
+  const __m256i odd = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
+  return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)), odd));
+}
+
 /// kLanes elements of a 16-bit or 8-bit type, widened.
 KVLOOM_SIMD Vec load_bf16(const uint16_t* p) {
   return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));

@@ -31,6 +31,19 @@ KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) {
 KVLOOM_SIMD float max_lane(Vec a) { return _mm512_reduce_max_ps(a); }
 KVLOOM_SIMD float sum_lanes(Vec a) { return _mm512_reduce_add_ps(a); }
 
+/// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
+KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  const auto half = [](Vec v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); };
+  const __m256 x = _mm256_hadd_ps(_mm256_hadd_ps(half(a), half(b)), _mm256_hadd_ps(half(c), half(d)));
+  _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
+}
+
+/// The even and the odd elements of 2 * kLanes.
+KVLOOM_SIMD Vec load_bf16_even(const uint16_t* p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
+KVLOOM_SIMD Vec load_bf16_odd(const uint16_t* p) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
 KVLOOM_SIMD Vec load_bf16(const uint16_t* p) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))), 16));
 }

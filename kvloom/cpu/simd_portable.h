@@ -46,6 +46,22 @@ KVLOOM_SIMD float max_lane(Vec a) {
 }
 KVLOOM_SIMD float sum_lanes(Vec a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 
+/// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
+KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  out[0] = sum_lanes(a);
+  out[1] = sum_lanes(b);
+  out[2] = sum_lanes(c);
+  out[3] = sum_lanes(d);
+}
+
+/// The even and the odd elements of 2 * kLanes.
+KVLOOM_SIMD Vec load_bf16_even(const uint16_t* p) {
+  return Vec{bf16_to_float(p[0]), bf16_to_float(p[2]), bf16_to_float(p[4]), bf16_to_float(p[6])};
+}
+KVLOOM_SIMD Vec load_bf16_odd(const uint16_t* p) {
+  return Vec{bf16_to_float(p[1]), bf16_to_float(p[3]), bf16_to_float(p[5]), bf16_to_float(p[7])};
+}
+
 KVLOOM_SIMD Vec load_bf16(const uint16_t* p) {
   return Vec{bf16_to_float(p[0]), bf16_to_float(p[1]), bf16_to_float(p[2]), bf16_to_float(p[3])};
 }

@@ -1,0 +1,201 @@
+// The two inner loops of the short_rows kernel: dot products of a few rows with some keys, and weighted sums of values. Rows of K and V
+// are read where they lie, two vectors at a time, in the order that is cheapest for the type; q and o are kept in that order too.
+//
+// Every (row, key) score and every (row, dim) sum is formed in the same order whatever the block, so a row's bits do not depend on the
+// rows beside it. Compiled once a target.
+#pragma once
+
+#include "kvloom/cpu/short_rows_lines.h"
+
+namespace kvloom::cpu::KVLOOM_TARGET {
+namespace {
+
+inline constexpr int kPair = 2 * kLanes;  // elements that are loaded together
+inline constexpr int kMaxBlockRows = 6;   // rows whose accumulators fit the registers
+inline constexpr int kValueTokens = 8;    // values summed before o goes back to memory: few enough to stay in the first-level cache
+
+/// As many lines are fetched as are read: `lines` of them every `steps` steps of a loop that reads `bytes` a step.
+struct Pace {
+  int lines;
+  int steps;
+};
+constexpr Pace pace_of(int64_t bytes) {
+  return bytes >= kLineBytes ? Pace{static_cast<int>(bytes / kLineBytes), 1} : Pace{1, static_cast<int>(kLineBytes / bytes)};
+}
+
+/// The dim that element i of a row in pair order holds.
+template <DType kType>
+int32_t dim_in_pair_order(int32_t i) {
+  if (kType != DType::bf16) return i;
+  const int32_t lane = i % kPair;
+  return i - lane + (lane < kLanes ? 2 * lane : 2 * (lane - kLanes) + 1);
+}
+
+/// Half 0 or 1 of the pair that begins at element i of a row.
+template <DType kType, int kHalf>
+KVLOOM_SIMD Vec load_half(const char* row, int64_t i) {
+  if constexpr (kType == DType::f32) return load(reinterpret_cast<const float*>(row) + i + kHalf * kLanes);
+  if constexpr (kType == DType::f16) return load_f16(reinterpret_cast<const uint16_t*>(row) + i + kHalf * kLanes);
+  if constexpr (kType == DType::bf16 && kHalf == 0) return load_bf16_even(reinterpret_cast<const uint16_t*>(row) + i);
+  if constexpr (kType == DType::bf16 && kHalf == 1) return load_bf16_odd(reinterpret_cast<const uint16_t*>(row) + i);
+}
+
+/// Keys that one call of score_block takes: enough accumulators to hide the latency of an fma, a multiple of what is stored together.
+constexpr int block_keys(int rows) { return rows == 1 ? 8 : (rows <= 3 ? 4 : 2); }
+
+/// acc[r][t] += half a pair of q[r] . k[t]; whichever side is smaller stays in registers.
+template <DType kType, int kHalf, int kRows, int kKeys>
+KVLOOM_SIMD void score_half(const char* const* k, const float* q, int64_t q_row, int64_t i, Vec (&acc)[kRows][kKeys]) {
+  constexpr bool kHoldRows = kRows <= kKeys;
+  constexpr int kHeld = kHoldRows ? kRows : kKeys, kPassing = kHoldRows ? kKeys : kRows;
+  const auto row = [&](int r) __attribute__((always_inline)) { return load(q + r * q_row + i + kHalf * kLanes); };
+  const auto key = [&](int t) __attribute__((always_inline)) { return load_half<kType, kHalf>(k[t], i); };
+  Vec held[kHeld];
+#pragma GCC unroll 8
+  for (int h = 0; h < kHeld; ++h) {
+    held[h] = kHoldRows ? row(h) : key(h);
+    pin(held[h]);
+  }
+#pragma GCC unroll 8
+  for (int p = 0; p < kPassing; ++p) {
+    Vec x = kHoldRows ? key(p) : row(p);
+    pin(x);
+#pragma GCC unroll 8
+    for (int h = 0; h < kHeld; ++h) {
+      Vec& sum = kHoldRows ? acc[h][p] : acc[p][h];
+      sum = fma(held[h], x, sum);
+    }
+  }
+}
+
+/// s[r][t] = q[r] . k[t] over `dims` dims, a multiple of kPair. With kFetch, as many lines are fetched as are read.
+template <DType kType, int kRows, bool kFetch>
+KVLOOM_SIMD void score_block(const char* const* k, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
+                             LineCursor& lines) {
+  constexpr int kKeys = block_keys(kRows);
+  constexpr Pace kPace = pace_of(kKeys * kPair * size_of(kType));
+  Vec acc[kRows][kKeys];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kKeys; ++t) acc[r][t] = set(0.0f);
+  }
+  for (int32_t i = 0; i < dims; i += kPair) {
+    if (kFetch && i / kPair % kPace.steps == 0) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kPace.lines; ++j) lines.step();
+    }
+    score_half<kType, 0, kRows, kKeys>(k, q, q_row, i, acc);
+    score_half<kType, 1, kRows, kKeys>(k, q, q_row, i, acc);
+  }
+  constexpr int kCount = kRows * kKeys, kLast = kCount - 1;
+  const auto at = [&](int e) __attribute__((always_inline)) { return acc[min_of(e, kLast) / kKeys][min_of(e, kLast) % kKeys]; };
+#pragma GCC unroll 8
+  for (int j = 0; j < kCount; j += 4) {
+    float sum[4];
+    sum_lanes_of_four(at(j), at(j + 1), at(j + 2), at(j + 3), sum);
+#pragma GCC unroll 4
+    for (int e = 0; e < 4; ++e) {
+      if (j + e < kCount) s[(j + e) / kKeys * s_row + (j + e) % kKeys] = sum[e];
+    }
+  }
+}
+
+/// Scores of kRows rows against keys [begin, end). k and s reach block_keys beyond `end`; what comes out there is of no use.
+template <DType kType, int kRows, bool kFetch>
+void score_keys(const char* const* k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
+                LineCursor& lines) {
+  constexpr int kKeys = block_keys(kRows);
+  for (int32_t t = begin; t < end; t += kKeys) score_block<kType, kRows, kFetch>(k + t, dims, q, q_row, s + t, s_row, lines);
+}
+
+/// o[r] = rescale[r] * o[r] + sum over t < n of s[r][t] * v[t], for kPairs pairs of dims from dim i. rescale nullptr: all 1.
+template <DType kType, int kRows, int kPairs, bool kFetch>
+KVLOOM_SIMD void value_block(const char* const* v, int32_t n, int32_t i, const float* s, int64_t s_row, const float* rescale, float* o,
+                             int64_t o_row, LineCursor& lines) {
+  constexpr Pace kPace = pace_of(kPairs * kPair * size_of(kType));
+  Vec acc[kRows][2 * kPairs];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = load(o + r * o_row + i + j * kLanes);
+  }
+  if (rescale) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = mul(acc[r][j], set(rescale[r]));
+    }
+  }
+#pragma GCC unroll 2
+  for (int32_t t = 0; t < n; ++t) {
+    if (kFetch && t % kPace.steps == kPace.steps - 1) {
+#pragma GCC unroll 16
+      for (int j = 0; j < kPace.lines; ++j) lines.step();
+    }
+    Vec value[2 * kPairs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kPairs; ++j) {
+      value[2 * j] = load_half<kType, 0>(v[t], i + j * kPair);
+      value[2 * j + 1] = load_half<kType, 1>(v[t], i + j * kPair);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = set(s[r * s_row + t]);
+#pragma GCC unroll 8
+      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = fma(weight, value[j], acc[r][j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int j = 0; j < 2 * kPairs; ++j) store(o + r * o_row + i + j * kLanes, acc[r][j]);
+  }
+}
+
+/// o[r] = rescale[r] * o[r] + sum over t in [begin, end) of s[r][t] * v[t], for kRows rows and `dims` dims, a multiple of kPair.
+template <DType kType, int kRows, bool kFetch>
+void add_values(const char* const* v, int32_t begin, int32_t end, int32_t dims, const float* s, int64_t s_row, const float* rescale,
+                float* o, int64_t o_row, LineCursor& lines) {
+  constexpr int kPairs = kRows == 1 ? 4 : (kRows <= 3 ? 2 : 1);
+  for (int32_t t = begin; t < end; t += kValueTokens) {
+    const int32_t n = min_of(kValueTokens, end - t);
+    int32_t i = 0;
+    for (; i + kPairs * kPair <= dims; i += kPairs * kPair) {
+      value_block<kType, kRows, kPairs, kFetch>(v + t, n, i, s + t, s_row, rescale, o, o_row, lines);
+    }
+    for (; i < dims; i += kPair) value_block<kType, kRows, 1, kFetch>(v + t, n, i, s + t, s_row, rescale, o, o_row, lines);
+    rescale = nullptr;
+  }
+}
+
+using ScoreKeys = void (*)(const char* const* k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s,
+                           int64_t s_row, LineCursor& lines);
+using AddValues = void (*)(const char* const* v, int32_t begin, int32_t end, int32_t dims, const float* s, int64_t s_row,
+                           const float* rescale, float* o, int64_t o_row, LineCursor& lines);
+
+/// The inner loops of one type, by rows - 1 and by whether lines are fetched.
+struct BlockKernels {
+  ScoreKeys score[kMaxBlockRows][2];
+  AddValues values[kMaxBlockRows][2];
+};
+
+template <DType kType>
+const BlockKernels& block_kernels() {
+  static constexpr BlockKernels kernels{{{score_keys<kType, 1, false>, score_keys<kType, 1, true>},
+                                         {score_keys<kType, 2, false>, score_keys<kType, 2, true>},
+                                         {score_keys<kType, 3, false>, score_keys<kType, 3, true>},
+                                         {score_keys<kType, 4, false>, score_keys<kType, 4, true>},
+                                         {score_keys<kType, 5, false>, score_keys<kType, 5, true>},
+                                         {score_keys<kType, 6, false>, score_keys<kType, 6, true>}},
+                                        {{add_values<kType, 1, false>, add_values<kType, 1, true>},
+                                         {add_values<kType, 2, false>, add_values<kType, 2, true>},
+                                         {add_values<kType, 3, false>, add_values<kType, 3, true>},
+                                         {add_values<kType, 4, false>, add_values<kType, 4, true>},
+                                         {add_values<kType, 5, false>, add_values<kType, 5, true>},
+                                         {add_values<kType, 6, false>, add_values<kType, 6, true>}}};
+  return kernels;
+}
+
+}  // namespace
+}  // namespace kvloom::cpu::KVLOOM_TARGET

@@ -1,0 +1,63 @@
+// Which cache lines a kernel will want next, in the order of their addresses, and a cursor that fetches them one at a time between
+// arithmetic. The order is the memory's, not the kernel's: whole pages in sequence keep address translation and the hardware's own
+// prefetchers with us, whatever order the arithmetic visits heads in.
+#pragma once
+
+#include "kvloom/base/math.h"
+
+namespace kvloom::cpu {
+
+inline constexpr int64_t kLineBytes = 64;
+
+/// Bytes [begin, end), from the start of a line.
+struct LineRun {
+  const char* begin;
+  const char* end;
+};
+
+/// Appends `bytes` bytes at `p` to the runs; grows the last run where they adjoin.
+KVLOOM_HD void append_run(LineRun* runs, int32_t& count, const char* p, int64_t bytes) {
+  if (count > 0 && runs[count - 1].end == p) {
+    runs[count - 1].end = p + bytes;
+    return;
+  }
+  const auto offset = static_cast<int64_t>(reinterpret_cast<uintptr_t>(p) % kLineBytes);
+  runs[count++] = {p - offset, p + bytes};
+}
+
+class LineCursor {
+ public:
+  /// Nothing to fetch.
+  LineCursor() = default;
+  /// Runs [0, count), which must outlive the cursor.
+  KVLOOM_HD LineCursor(const LineRun* runs, int32_t count) : next_(runs), last_(runs + count) { advance(); }
+
+  /// Fetches the next line into the second-level cache; nothing when there is none left.
+  KVLOOM_HD void step() {
+    __builtin_prefetch(line_, 0, 2);
+    line_ += kLineBytes;
+    if (line_ >= end_) [[unlikely]]
+      advance();
+  }
+  KVLOOM_HD bool done() const { return end_ == &idle_ + 1; }
+
+ private:
+  KVLOOM_HD void advance() {
+    if (next_ != last_) {
+      line_ = next_->begin;
+      end_ = next_->end;
+      ++next_;
+    } else {
+      line_ = &idle_;
+      end_ = &idle_ + 1;
+    }
+  }
+
+  static constexpr char idle_ = 0;
+  const char* line_ = &idle_;
+  const char* end_ = &idle_ + 1;
+  const LineRun* next_ = nullptr;
+  const LineRun* last_ = nullptr;
+};
+
+}  // namespace kvloom::cpu
