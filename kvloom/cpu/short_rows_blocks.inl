@@ -52,19 +52,12 @@ KVLOOM_SIMD void score_half(const char* const* k, const float* q, int64_t q_row,
   const auto key = [&](int t) __attribute__((always_inline)) { return load_half<kType, kHalf>(k[t], i); };
   Vec held[kHeld];
 #pragma GCC unroll 8
-  for (int h = 0; h < kHeld; ++h) {
-    held[h] = kHoldRows ? row(h) : key(h);
-    pin(held[h]);
-  }
+  for (int h = 0; h < kHeld; ++h) held[h] = kHoldRows ? row(h) : key(h);
 #pragma GCC unroll 8
   for (int p = 0; p < kPassing; ++p) {
-    Vec x = kHoldRows ? key(p) : row(p);
-    pin(x);
+    const Vec x = kHoldRows ? key(p) : row(p);
 #pragma GCC unroll 8
-    for (int h = 0; h < kHeld; ++h) {
-      Vec& sum = kHoldRows ? acc[h][p] : acc[p][h];
-      sum = fma(held[h], x, sum);
-    }
+    for (int h = 0; h < kHeld; ++h) accumulate(kHoldRows ? acc[h][p] : acc[p][h], held[h], x);
   }
 }
 
@@ -143,7 +136,7 @@ KVLOOM_SIMD void value_block(const char* const* v, int32_t n, int32_t i, const f
     for (int r = 0; r < kRows; ++r) {
       const Vec weight = set(s[r * s_row + t]);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = fma(weight, value[j], acc[r][j]);
+      for (int j = 0; j < 2 * kPairs; ++j) accumulate(acc[r][j], weight, value[j]);
     }
   }
 #pragma GCC unroll 8
