@@ -27,6 +27,8 @@ const char* name_of(MaskKind m) {
       return "tree";
     case MaskKind::empty_rows:
       return "empty_rows";
+    case MaskKind::corner:
+      return "corner";
   }
   return "?";
 }

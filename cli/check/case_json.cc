@@ -61,8 +61,11 @@ struct Words<OView> {
 };
 template <>
 struct Words<MaskKind> {
-  static constexpr Word<MaskKind> list[] = {
-      {MaskKind::none, "none"}, {MaskKind::random, "random"}, {MaskKind::tree, "tree"}, {MaskKind::empty_rows, "empty_rows"}};
+  static constexpr Word<MaskKind> list[] = {{MaskKind::none, "none"},
+                                            {MaskKind::random, "random"},
+                                            {MaskKind::tree, "tree"},
+                                            {MaskKind::empty_rows, "empty_rows"},
+                                            {MaskKind::corner, "corner"}};
 };
 
 /// One visit of the fields serves both directions: reading takes what is there, writing leaves defaults out.

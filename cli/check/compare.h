@@ -10,6 +10,9 @@
 //   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 64 elements and more
 //   f16   2.4e-4 and 3.2e-4: three bits more than bf16
 // LSE (fp32): |lse - ref| <= 2e-6 (1 + |ref|).
+// An fp32 logit is good to a few units in the last place of the partial sums of its dot product, and what a logit is off by, the weight of
+// its key is off by, relatively. The figures above are for rows whose logits can't exceed 32 = ||q|| ||k|| scale (unit variance gives
+// sqrt(head_dim)); where q and k are longer, a row's fp32 bounds grow in that proportion, and the tensor's with its worst row.
 #pragma once
 
 #include "cli/check/case.h"
@@ -29,6 +32,6 @@ struct Errors {
 
 /// o [tokens, heads, dim] and lse [tokens, heads] (empty: not asked for) against REF. A row that keeps nothing must be exactly zero, with
 Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
-               const std::vector<double>& ref_lse);
+               const std::vector<double>& ref_lse, const std::vector<double>& logit_bounds = {});
 
 }  // namespace kvloom::check

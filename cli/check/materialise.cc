@@ -3,6 +3,7 @@
 #include "cli/check/random.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvloom::check {
 
@@ -66,6 +67,10 @@ void CaseData::make_mask() {
     for (int64_t i = 0; i < rows; ++i) {
       const uint64_t line = stream_bits(case_.seed, Stream::mask, r * (int64_t(1) << 24) + i);
       if (case_.mask == MaskKind::empty_rows && line % 2 == 0) continue;
+      if (case_.mask == MaskKind::corner) {
+        for (int64_t j = 0; j < columns / 2 && i < rows / 2; ++j) set(i, j);
+        continue;
+      }
       if (case_.mask == MaskKind::tree) {
         for (int64_t j = 0; j < columns - rows; ++j) set(i, j);
         for (int32_t t = int32_t(i); t >= 0; t = tree_parent(case_, r, t)) {
@@ -190,7 +195,7 @@ Capacity CaseData::capacity() const {
   const int32_t slack = case_.capacity_slack;
   c.max_requests = case_.num_requests() + slack;
   c.max_query_tokens = case_.total_tokens() + 16 * slack;
-  c.max_kv_tokens = case_.total_kv_tokens() + 16 * slack;
+  c.max_kv_tokens = std::max<int64_t>(1, case_.total_kv_tokens() + 16 * slack);  // 0 would mean "not bounded"
   int64_t group_tokens = 0, group_kv = 0;
   for (const CaseGroup& g : case_.groups) {
     group_tokens += int64_t(g.tokens.size());
@@ -198,7 +203,6 @@ Capacity CaseData::capacity() const {
   }
   if (!case_.groups.empty()) {
     c.max_level_rows = group_tokens;
-    c.max_groups = int32_t(case_.groups.size());
     c.max_kv_tokens = std::max(c.max_kv_tokens, group_kv);
   }
   if (!case_.shared.empty()) c.max_level_rows = std::max(c.max_level_rows, 4 * case_.total_tokens());
@@ -213,6 +217,34 @@ void CaseData::reference(std::vector<double>& o, std::vector<double>& lse) const
   o.assign(rows.size() * case_.spec.head_dim_vo, 0.0);
   lse.assign(rows.size(), 0.0);
   ref::attend_rows(case_.spec, batch_, params_, {rows.data(), int64_t(rows.size())}, o.data(), lse.data());
+}
+
+std::vector<double> CaseData::logit_bounds() const {
+  const AttentionSpec& s = case_.spec;
+  auto norm = [](const void* data, DType type, int64_t at, int32_t dim) {
+    double sum = 0.0;
+    for (int32_t d = 0; d < dim; ++d) sum += double(load_as_float(data, type, at + d)) * load_as_float(data, type, at + d);
+    return std::sqrt(sum);
+  };
+  const KvView& kv = params_.kv;
+  const int64_t heads = s.num_kv_heads, page_size = case_.page_size();
+  std::vector<double> longest_key(size_t(heads), 0.0);
+  for (int64_t i = 0; i < int64_t(kept_.size()); ++i) {
+    if (!kept_[i]) continue;
+    const int64_t h = i % heads, slot = i / heads % page_size, page = i / heads / page_size;
+    longest_key[h] = std::max(longest_key[h], norm(kv.k, s.kv_dtype, page * kv.k_page + slot * kv.k_token + h * kv.k_head, s.head_dim_qk));
+  }
+  const ScaleParams& scale = params_.variant.scale;
+  const double sm_scale = s.sm_scale != 0.0f ? double(s.sm_scale) : 1.0 / std::sqrt(double(s.head_dim_qk));
+  std::vector<double> bounds;
+  for (int64_t t = 0; t < case_.total_tokens(); ++t) {
+    for (int32_t h = 0; h < s.num_qo_heads; ++h) {
+      const int32_t g = h / s.group_size();
+      const double factor = sm_scale * scale.q * (scale.k_per_head ? scale.k_per_head[g] : scale.k);
+      bounds.push_back(factor * longest_key[g] * norm(params_.q, s.q_dtype, t * params_.q_token + h * params_.q_head, s.head_dim_qk));
+    }
+  }
+  return bounds;
 }
 
 }  // namespace kvloom::check

@@ -36,6 +36,16 @@ class CaseData {
   std::vector<float> read_o() const;
   std::vector<float> read_lse() const;
 
+  /// Values of one's own, from then on: one row of Q; token `j` of list `list` in K or V.
+  void set_q(int64_t token, int32_t q_head, const std::vector<float>& row);
+  void set_k(int32_t list, int64_t j, int32_t kv_head, const std::vector<float>& row);
+  void set_v(int32_t list, int64_t j, int32_t kv_head, const std::vector<float>& row);
+  /// What nobody keeps becomes 0 instead of 0xFF: no output may change by a bit.
+  void clear_unkept();
+
+  /// The largest logit that each (token, head) could have: ||q|| times the longest key, scales included.
+  std::vector<double> logit_bounds() const;
+
   /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads].
   void reference(std::vector<double>& o, std::vector<double>& lse) const;
 
@@ -50,6 +60,7 @@ class CaseData {
   void make_per_head();
   void find_kept();
   void free_unseen_pages();
+  int64_t slot_of(int32_t list, int64_t j) const;  // page * page_size + offset
   void fill_batch();
 
   bool in_range(int64_t q_pos, int64_t kv_pos, int64_t prefix) const;

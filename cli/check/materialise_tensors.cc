@@ -145,6 +145,37 @@ void CaseData::fill_kv() {
   }
 }
 
+int64_t CaseData::slot_of(int32_t list, int64_t j) const {
+  const std::vector<int64_t>& pages = lists_.lists[size_t(list)];
+  if (case_.spec.storage == Storage::ragged) return pages[0] + j;
+  return pages[size_t(j / case_.page_size())] * case_.page_size() + j % case_.page_size();
+}
+
+void CaseData::set_q(int64_t token, int32_t q_head, const std::vector<float>& row) {
+  const int64_t at = token * params_.q_token + q_head * params_.q_head;
+  for (size_t d = 0; d < row.size(); ++d) store_from_float(q_.data(), case_.spec.q_dtype, at + int64_t(d), row[d]);
+}
+
+void CaseData::set_k(int32_t list, int64_t j, int32_t kv_head, const std::vector<float>& row) {
+  const KvView& kv = params_.kv;
+  const int64_t slot = slot_of(list, j), page_size = case_.page_size();
+  const int64_t at = slot / page_size * kv.k_page + slot % page_size * kv.k_token + kv_head * kv.k_head;
+  for (size_t d = 0; d < row.size(); ++d) store_from_float(const_cast<void*>(kv.k), case_.spec.kv_dtype, at + int64_t(d), row[d]);
+}
+
+void CaseData::set_v(int32_t list, int64_t j, int32_t kv_head, const std::vector<float>& row) {
+  const KvView& kv = params_.kv;
+  const int64_t slot = slot_of(list, j), page_size = case_.page_size();
+  const int64_t at = slot / page_size * kv.v_page + slot % page_size * kv.v_token + kv_head * kv.v_head;
+  for (size_t d = 0; d < row.size(); ++d) store_from_float(const_cast<void*>(kv.v), case_.spec.kv_dtype, at + int64_t(d), row[d]);
+}
+
+void CaseData::clear_unkept() {
+  if (k_.size() > 0) std::memset(k_.data(), 0, size_t(k_.size()));
+  if (v_.size() > 0) std::memset(v_.data(), 0, size_t(v_.size()));
+  fill_kv();
+}
+
 void CaseData::make_outputs() {
   const AttentionSpec& s = case_.spec;
   const int64_t tokens = case_.total_tokens(), heads = s.num_qo_heads, dim = s.head_dim_vo;

@@ -192,6 +192,8 @@ class Step:
         line = bits(seed, "mask", r * PER_REQUEST + i)
         if kind == "empty_rows" and line % 2 == 0:
             return False
+        if kind == "corner":
+            return i < self.case["q_len"][r] // 2 and column < self.case["kv_len"][r] // 2
         if kind == "tree":
             context = self.case["kv_len"][r] - self.case["q_len"][r]
             token, path = i, set()

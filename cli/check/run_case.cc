@@ -1,0 +1,193 @@
+#include "cli/check/run_case.h"
+
+#include "kvloom/plan/validate.h"
+#include "kvloom/support/check.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvloom::check {
+namespace {
+
+constexpr Policy kPolicies[] = {Policy::none, Policy::heap, Policy::stream, Policy::fill, Policy::fixed_split, Policy::automatic};
+constexpr const char* kPolicyWords[] = {"none", "heap", "stream", "fill", "fixed_split", "auto"};
+constexpr int32_t kCtas[] = {1, 7, 132};
+
+/// Working memory that ends at a guard page (up to alignment) and is handed from engine to engine as it was left.
+class SharedWorkspace {
+ public:
+  Workspace take(int64_t bytes) {
+    const int64_t aligned = (bytes + 63) / 64 * 64;
+    if (aligned > memory_.size()) {
+      memory_ = GuardedBuffer(aligned);
+      memory_.poison();
+    }
+    char* data = memory_.data() + memory_.size() - aligned;
+    tail_ = data + bytes;
+    tail_bytes_ = aligned - bytes;
+    std::memset(tail_, 0x5a, size_t(tail_bytes_));
+    return {data, bytes};
+  }
+  bool tail_untouched() const {
+    return std::all_of(tail_, tail_ + tail_bytes_, [](char c) { return c == 0x5a; });
+  }
+
+ private:
+  GuardedBuffer memory_;
+  char* tail_ = nullptr;
+  int64_t tail_bytes_ = 0;
+};
+
+struct Output {
+  std::vector<float> o, lse;
+  bool same_bits(const Output& other) const {
+    return o.size() == other.o.size() && lse.size() == other.lse.size() && std::memcmp(o.data(), other.o.data(), o.size() * 4) == 0 &&
+           std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+  }
+};
+
+class CaseRun {
+ public:
+  CaseRun(CaseData& data, const CaseOptions& options) : case_(data.what()), data_(data), options_(options) {
+    engine_case_ = case_;
+    spoiled_ = spoil_case(options.sabotage, engine_case_);
+    batch_ = data_.batch();
+    tensors_ = data_.tensors();
+    spoiled_ = spoil_inputs(options.sabotage, data_, spoiled_inputs_, batch_, tensors_) || spoiled_;
+    data_.reference(ref_o_, ref_lse_);
+    logit_bounds_ = data_.logit_bounds();
+  }
+
+  void run(const Schedule& schedule, CaseResult& result) {
+    EngineOptions options;
+    options.policy = schedule.policy;
+    options.num_ctas = schedule.ctas;
+    options.levels = schedule.levels;
+    options.threads = 1;
+    if (!options_.cpu_target.empty()) options.cpu_target = options_.cpu_target.c_str();
+    const Capacity capacity = data_.capacity();
+
+    Engine engine = make_engine(capacity, options);
+    const Plan plan = engine.plan(batch_);
+    const std::string unsound = plan::validate_plan(plan.bytes().data, plan.bytes().size, engine.spec(), is_small());
+    if (!unsound.empty()) return fault(result, schedule, "plan: " + unsound);
+    const Plan again = engine.plan(batch_);
+    if (!same_bytes(plan, again)) return fault(result, schedule, "plan: the same step planned twice gives other bytes");
+    result.sabotaged = spoil_plan(options_.sabotage, plan) || spoiled_ || result.sabotaged;
+
+    Output first;
+    if (!run_once(engine, plan, schedule, result, first)) return;
+    result.sabotaged = spoil_output(options_.sabotage, first.lse) || result.sabotaged;
+    const Errors e = compare(case_, first.o, first.lse, ref_o_, ref_lse_, logit_bounds_);
+    result.errors.whole = std::max(result.errors.whole, e.whole);
+    result.errors.worst_row = std::max(result.errors.worst_row, e.worst_row);
+    result.errors.worst_excess = std::max(result.errors.worst_excess, e.worst_excess);
+    result.errors.worst_lse = std::max(result.errors.worst_lse, e.worst_lse);
+    if (!e.fault.empty()) return fault(result, schedule, e.fault);
+    if (options_.sabotage != Sabotage::none) return;  // a spoiled plan leaves counters behind: once is enough
+
+    Output second;
+    if (!run_once(engine, plan, schedule, result, second)) return;
+    if (!second.same_bits(first)) return fault(result, schedule, "a second run of the same plan gives other bits");
+    options.threads = 2;
+    Engine two = make_engine(capacity, options);
+    const Plan same = two.plan(batch_);
+    if (!same_bytes(plan, same)) return fault(result, schedule, "plan: two threads give other bytes than one");
+    if (!run_once(two, same, schedule, result, second)) return;
+    if (!second.same_bits(first)) return fault(result, schedule, "two threads give other bits than one");
+  }
+
+ private:
+  Engine make_engine(const Capacity& capacity, const EngineOptions& options) {
+    return Engine(engine_case_.spec, capacity, options, workspace_.take(Engine::workspace_size(engine_case_.spec, capacity, options)));
+  }
+
+  bool run_once(Engine& engine, const Plan& plan, const Schedule& schedule, CaseResult& result, Output& out) {
+    data_.poison_outputs();
+    engine.run(plan, tensors_);
+    ++result.runs;
+    out = {data_.read_o(), data_.read_lse()};
+    const std::string stray = data_.stray_write();
+    if (!stray.empty()) fault(result, schedule, stray);
+    if (!workspace_.tail_untouched()) fault(result, schedule, "bytes past the end of the workspace were written");
+    return result.errors.fault.empty();
+  }
+
+  // Small enough to walk every (row, key) pair of its plan.
+  bool is_small() const { return case_.total_tokens() * case_.total_kv_tokens() <= 4096; }
+
+  // The sections in use; what lies between them is capacity.
+  static bool same_bytes(const Plan& a, const Plan& b) {
+    const PlanView x = a.view(), y = b.view();
+    auto same = [](const auto& s, const auto& t) {
+      return s.size == t.size && (s.size == 0 || std::memcmp(s.data, t.data, size_t(s.size) * sizeof s.data[0]) == 0);
+    };
+    return a.bytes().size == b.bytes().size && std::memcmp(x.header, y.header, sizeof(PlanHeader)) == 0 && same(x.groups, y.groups) &&
+           same(x.row_entries, y.row_entries) && same(x.cta_indptr, y.cta_indptr) && same(x.items, y.items) && same(x.units, y.units) &&
+           same(x.entries, y.entries) && same(x.touches, y.touches);
+  }
+  static void fault(CaseResult& result, const Schedule& schedule, const std::string& what) {
+    if (!result.errors.fault.empty()) return;
+    result.errors.fault = what;
+    result.failed = schedule;
+  }
+
+  const Case& case_;
+  Case engine_case_;
+  CaseData& data_;
+  const CaseOptions& options_;
+  SpoiledInputs spoiled_inputs_;
+  bool spoiled_ = false;
+  Batch batch_;
+  RunTensors tensors_;
+  SharedWorkspace workspace_;
+  std::vector<double> ref_o_, ref_lse_, logit_bounds_;
+};
+
+}  // namespace
+
+const char* word_of(Policy p) { return kPolicyWords[int32_t(p)]; }
+
+Policy parse_policy(const std::string& word) {
+  for (const Policy p : kPolicies) {
+    if (word == word_of(p)) return p;
+  }
+  fail(ErrorCode::invalid_argument, "check: --policy: got {}, wanted none, heap, stream, fill, fixed_split or auto", word);
+}
+
+std::vector<Schedule> all_schedules(const Case& c) {
+  std::vector<Schedule> all;
+  for (const Policy policy : kPolicies) {
+    for (const int32_t ctas : kCtas) all.push_back({policy, ctas, LevelMode::automatic});
+  }
+  if (!c.shared.empty()) {
+    all.push_back({Policy::automatic, 132, LevelMode::off});
+    all.push_back({Policy::stream, 7, LevelMode::off});
+  }
+  return all;
+}
+
+CaseResult run_case(const Case& c, const CaseOptions& options) {
+  CaseData data(c);
+  return run_data(data, options);
+}
+
+CaseResult run_data(CaseData& data, const CaseOptions& options) {
+  CaseResult result;
+  const std::vector<Schedule> schedules = options.schedules.empty() ? all_schedules(data.what()) : options.schedules;
+  Schedule at;
+  try {
+    CaseRun run(data, options);
+    for (const Schedule& schedule : schedules) {
+      at = schedule;
+      run.run(schedule, result);
+      if (!result.errors.fault.empty()) break;
+    }
+  } catch (const Error& e) {
+    result.errors.fault = std::string("refused: ") + e.what();
+    result.failed = at;
+  }
+  return result;
+}
+
+}  // namespace kvloom::check

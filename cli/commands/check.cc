@@ -1,0 +1,126 @@
+// kvloom check: random cases over the whole input space against REF.
+#include "kvloom/support/check.h"
+#include "cli/check/case_json.h"
+#include "cli/check/check_run.h"
+#include "cli/check/crash_note.h"
+#include "cli/check/generate.h"
+#include "cli/command.h"
+#include "cli/report/json_output.h"
+
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+
+namespace kvloom::cli {
+namespace {
+
+struct Arguments {
+  std::string backend = "cpu", json, one_case, policy, levels, target, inject;
+  int64_t cases = 1000;
+  uint64_t seed = 1;
+  int32_t ctas = 0;
+  bool print_case = false;
+};
+
+volatile std::sig_atomic_t stop_asked = 0;
+void on_interrupt(int) { stop_asked = 1; }
+
+/// "SEED:INDEX"
+void parse_case(const std::string& text, check::CheckOptions& options) {
+  unsigned long long seed = 0;
+  long long index = -1;
+  char rest = 0;
+  const bool whole = std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2;
+  require(whole && index >= 0, "check: --case: got {}, wanted SEED:INDEX, as a failure prints it", text);
+  options.seed = seed;
+  options.only_index = index;
+}
+
+check::CheckOptions options_of(const Arguments& a) {
+  require(a.backend == "cpu", "check: --backend: got {}, wanted cpu", a.backend);
+  require(a.cases >= 0, "check: --cases: got {}, wanted at least 0", a.cases);
+  require(a.ctas >= 0, "check: --ctas: got {}, wanted at least 1", a.ctas);
+  require(a.levels.empty() || a.levels == "off" || a.levels == "auto", "check: --levels: got {}, wanted off or auto", a.levels);
+  check::CheckOptions options;
+  options.cases = a.cases;
+  options.seed = a.seed;
+  if (!a.one_case.empty()) parse_case(a.one_case, options);
+  options.of_a_case.cpu_target = a.target;
+  if (!a.inject.empty()) options.of_a_case.sabotage = check::parse_sabotage(a.inject);
+  if (a.policy.empty() && a.ctas == 0 && a.levels.empty()) return options;
+  for (const check::Schedule& s : check::all_schedules(check::Case())) {  // the schedules that the arguments leave
+    check::Schedule left = s;
+    if (!a.policy.empty() && s.policy != check::parse_policy(a.policy)) continue;
+    if (a.ctas > 0) left.ctas = a.ctas;
+    if (a.levels == "off") left.levels = LevelMode::off;
+    options.of_a_case.schedules.push_back(left);
+    if (a.ctas > 0 && !a.policy.empty()) break;
+  }
+  return options;
+}
+
+void print_progress(const check::CheckReport& r, int64_t cases) {
+  std::fprintf(stderr, "\rcheck: %lld of %lld cases, %lld failed, worst error %.2e ", static_cast<long long>(r.cases),
+               static_cast<long long>(cases), static_cast<long long>(r.failed), r.worst_rel_error());
+}
+
+void print_report(const check::CheckOptions& options, const check::CheckReport& r, FILE* out) {
+  for (const check::Failure& f : r.failures) {
+    std::fprintf(out, "FAILED %s\n  %s\n  reproduce: %s\n", f.shape.c_str(), f.fault.c_str(), f.command.c_str());
+  }
+  std::fprintf(out, "%lld cases (%lld runs) in %.1f s: %lld failed\n", static_cast<long long>(r.cases), static_cast<long long>(r.runs),
+               r.seconds, static_cast<long long>(r.failed));
+  for (const auto& [type, e] : r.worst_by_output) {
+    std::fprintf(out, "  output %-5s relative error %.2e whole, %.2e worst row, %.1e beyond the output's rounding; lse %.1e\n",
+                 type.c_str(), e.whole, e.worst_row, e.worst_excess, e.worst_lse);
+  }
+  if (options.of_a_case.sabotage != check::Sabotage::none) {
+    std::fprintf(out, "  %s was injected into %lld cases\n", check::word_of(options.of_a_case.sabotage),
+                 static_cast<long long>(r.sabotaged));
+  }
+  if (r.interrupted) std::fprintf(out, "  interrupted: the rest was not run\n");
+}
+
+int run(const Arguments& a) {
+  const check::CheckOptions options = options_of(a);
+  if (a.print_case) {
+    require(options.only_index >= 0, "check: --print-case: got no --case, wanted the case to print");
+    std::printf("%s\n", check::case_to_json(check::random_case(options.seed, options.only_index)).dump(1).c_str());
+    return 0;
+  }
+  check::install_crash_note();
+  std::signal(SIGINT, on_interrupt);
+  const bool progress = isatty(STDERR_FILENO) && options.only_index < 0;
+  const check::CheckReport report = check::run_check(options, [&](const check::CheckReport& so_far) {
+    if (progress) print_progress(so_far, options.cases);
+    return stop_asked == 0;
+  });
+  if (progress) std::fprintf(stderr, "\r\033[K");
+  std::signal(SIGINT, SIG_DFL);
+  print_report(options, report, a.json == "-" ? stderr : stdout);
+  if (!a.json.empty()) write_json(a.json, check::to_json(options, report));
+  return report.failed > 0 || report.interrupted ? 1 : 0;
+}
+
+void add(CLI::App& command, int& exit_code) {
+  auto a = std::make_shared<Arguments>();
+  command.add_option("--backend", a->backend, "cpu")->capture_default_str();
+  command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")->capture_default_str();
+  command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
+  command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");
+  command.add_option("--policy", a->policy, "Only this policy: none, heap, stream, fill, fixed_split or auto");
+  command.add_option("--ctas", a->ctas, "Only with this many CTAs");
+  command.add_option("--levels", a->levels, "off: shared prefixes are not looked for");
+  command.add_option("--target", a->target, "CPU kernels to use: avx512, avx2 or portable; default: the best of this machine");
+  command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...");
+  command.add_flag("--print-case", a->print_case, "Print the --case as JSON and stop");
+  command.add_option("--json", a->json, "Write the report to this file, - for stdout");
+  command.callback([a, &exit_code] { exit_code = run(*a); });
+}
+
+const RegisterCommand registered({"check", "Run random cases against the reference, under every schedule", add});
+
+}  // namespace
+}  // namespace kvloom::cli
