@@ -3,6 +3,7 @@
 #include "cli/replay/memory.h"
 #include "cli/replay/step_export.h"
 #include "kvloom/support/check.h"
+#include "kvloom/support/thread_pool.h"
 
 #include <algorithm>
 #include <chrono>
