@@ -9,7 +9,7 @@ std::string bytes(double n) {
   const char* const units[] = {"B", "KB", "MB", "GB", "TB"};
   int u = 0;
   for (; n >= 999.5 && u < 4; ++u) n /= 1000.0;
-  return fmt::format(n < 9.995 && u > 0 ? "{:.2f} {}" : "{:.0f} {}", n, units[u]);
+  return fmt::format("{:.{}f} {}", n, n < 9.995 && u > 0 ? 2 : 0, units[u]);
 }
 
 std::string duration(double us) {
