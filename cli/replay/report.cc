@@ -71,7 +71,7 @@ void add_scheduling(const Report& r, Json& j) {
 
 double Distribution::quantile(double share) const {
   if (samples_.empty()) return 0.0;
-  std::vector<float> sorted = samples_;
+  std::vector<double> sorted = samples_;
   const size_t rank = size_t(std::ceil(share * double(sorted.size())));
   const auto nth = sorted.begin() + int64_t(std::clamp<size_t>(rank, 1, sorted.size()) - 1);
   std::nth_element(sorted.begin(), nth, sorted.end());

@@ -17,7 +17,7 @@ namespace kvloom::replay {
 /// Samples of one quantity.
 class Distribution {
  public:
-  void add(double x) { samples_.push_back(float(x)); }
+  void add(double x) { samples_.push_back(x); }
   int64_t count() const { return int64_t(samples_.size()); }
   /// The smallest sample that at least `share` of all samples do not exceed; 0 without samples.
   double quantile(double share) const;
@@ -25,7 +25,7 @@ class Distribution {
   double p99() const { return quantile(0.99); }
 
  private:
-  std::vector<float> samples_;
+  std::vector<double> samples_;
 };
 
 /// Steps of one kind, added up.
