@@ -154,7 +154,7 @@ Explanation explain_step(const ExplainOptions& o) {
               {"ceiling_read_GBps", o.ceilings.read_gbps},
               {"ceiling_flops_per_s", o.ceilings.fma_gflops * 1e9},
               {"explain", engine.explain()},
-              {"plan", nlohmann::ordered_json::parse(plan.json(), nullptr, false)}};
+              {"plan", nlohmann::ordered_json::parse(plan.json())}};
   out.svg = plan.svg();
   return out;
 }

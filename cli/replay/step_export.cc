@@ -2,6 +2,8 @@
 
 #include "kvloom/support/check.h"
 
+#include <fmt/format.h>
+
 #include <cerrno>
 #include <cstring>
 

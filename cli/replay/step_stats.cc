@@ -93,10 +93,12 @@ StepStats step_stats(const PlanView& plan, const AttentionSpec& spec, const std:
 const char* name_of(Policy p) { return kPolicyNames[static_cast<int>(p)]; }
 
 Policy parse_policy(const std::string& text) {
+  std::string names;
   for (int p = 0; p <= static_cast<int>(Policy::automatic); ++p) {
     if (text == kPolicyNames[p]) return static_cast<Policy>(p);
+    names.append(names.empty() ? "" : ", ").append(kPolicyNames[p]);
   }
-  fail(ErrorCode::invalid_argument, "--policy: got '{}', wanted one of {}", text, fmt::join(kPolicyNames, ", "));
+  fail(ErrorCode::invalid_argument, "--policy: got '{}', wanted one of {}", text, names);
 }
 
 }  // namespace kvloom::replay

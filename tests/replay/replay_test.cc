@@ -78,7 +78,8 @@ class ReplayShapes : public testing::TestWithParam<Shape> {};
 TEST_P(ReplayShapes, AgreeWithRef) {
   const Shape& s = GetParam();
   ReplayOptions o = small();
-  o.requests = 5;
+  o.requests = 3;
+  o.synthetic.median_prompt = 40;
   o.model = s.model;
   o.layers = s.layers;
   o.types = {s.q, s.kv};
@@ -138,6 +139,7 @@ TEST(Replay, ASmallPoolPreemptsAndStaysRight) {
   ReplayOptions o = small();
   o.synthetic.shared_percent = 0;
   o.synthetic.requests_per_second = 500;
+  o.synthetic.median_output = 60;
   o.requests = 16;
   o.kv_pool_tokens = 800;
   const Report r = replay(o);
