@@ -1,0 +1,83 @@
+// kvloom explain: one step of a model, before anything runs: kernel, tiles, work, roof, plan.
+#include "cli/replay/explain.h"
+
+#include "cli/command.h"
+#include "cli/replay/step_stats.h"
+#include "cli/report/json_output.h"
+#include "cli/report/machine.h"
+#include "kvloom/support/check.h"
+#include "kvloom/support/thread_pool.h"
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace kvloom::cli {
+namespace {
+
+struct Arguments {
+  replay::ExplainOptions options;
+  std::string q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, svg, json;
+  bool no_ceilings = false;
+};
+
+void write_svg(const std::string& path, const std::string& svg) {
+  std::FILE* const file = std::fopen(path.c_str(), "wb");
+  if (!file)
+    fail(ErrorCode::io, "--svg {}: cannot open: {}; name a file in a folder that exists and can be written", path, std::strerror(errno));
+  const bool written = std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
+  const bool closed = std::fclose(file) == 0;
+  if (!written || !closed)
+    fail(ErrorCode::io, "--svg {}: write failed: {}; free some space or name another file", path, std::strerror(errno));
+}
+
+int run(Arguments& a) {
+  replay::ExplainOptions& o = a.options;
+  o.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
+  o.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
+  o.engine.policy = replay::parse_policy(a.policy);
+  o.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
+  o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
+  if (!a.no_ceilings) {
+    ThreadPool pool(o.engine.threads > 0 ? o.engine.threads : std::max(1, this_machine().cores));
+    ReadCeiling memory;
+    o.ceilings = measure_ceilings(pool, memory, 3);
+  }
+  const replay::Explanation e = replay::explain_step(o);
+  std::fputs(e.text.c_str(), a.json == "-" ? stderr : stdout);
+  if (!a.svg.empty()) write_svg(a.svg, e.svg);
+  if (!a.json.empty()) write_json(a.json, e.json);
+  return 0;
+}
+
+void add(CLI::App& c, int& exit_code) {
+  const auto a = std::make_shared<Arguments>();
+  replay::ExplainOptions& o = a->options;
+  o.q_len = {1};
+  c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
+  c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(CLI::NonNegativeNumber)->capture_default_str();
+  c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
+  c.add_option("--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)")->delimiter(',');
+  c.add_option("--shared-prefix", o.shared_prefix, "First tokens that all requests share, in the same pages")
+      ->check(CLI::NonNegativeNumber);
+  c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(CLI::PositiveNumber);
+  c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(CLI::PositiveNumber);
+  c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(CLI::PositiveNumber);
+  c.add_option("--q-dtype", a->q_dtype, "Of Q and O")->capture_default_str();
+  c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache")->capture_default_str();
+  c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
+  c.add_option("--policy", a->policy, "auto, none, heap, stream, fill, fixed_split")->capture_default_str();
+  c.add_option("--levels", a->levels, "auto, off")->check(CLI::IsMember({"auto", "off"}))->capture_default_str();
+  c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(CLI::PositiveNumber);
+  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(CLI::PositiveNumber);
+  c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here");
+  c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
+  c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request");
+  c.add_option("--json", a->json, "Write everything as JSON, - for stdout");
+  c.callback([a, &exit_code] { exit_code = run(*a); });
+}
+
+const RegisterCommand registered({"explain", "What one step's plan looks like, which kernel was chosen, and which roof binds", add});
+
+}  // namespace
+}  // namespace kvloom::cli

@@ -1,0 +1,294 @@
+#include "cli/replay/replay.h"
+
+#include "cli/replay/memory.h"
+#include "cli/replay/step_export.h"
+#include "kvloom/support/check.h"
+#include "kvloom/support/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+
+namespace kvloom::replay {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+std::vector<TraceRequest> load(const ReplayOptions& o, Report& report) {
+  std::vector<TraceRequest> trace;
+  if (o.trace.empty()) {
+    SyntheticOptions synthetic = o.synthetic;
+    synthetic.seed = o.seed;
+    if (o.requests >= 0) synthetic.requests = o.requests;
+    trace = synthetic_trace(synthetic);
+    report.trace = "synthetic";
+    report.trace_format = fmt::format("seed {}", o.seed);
+  } else {
+    TraceReader reader(o.trace == "-" ? "stdin" : o.trace, std::make_unique<FileSource>(o.trace), o.skip_bad);
+    for (TraceRequest r; (o.requests < 0 || int64_t(trace.size()) < o.requests) && reader.next(r);) trace.push_back(std::move(r));
+    report.trace = o.trace;
+    report.trace_format = reader.format();
+    report.skipped_rows = reader.skipped_rows();
+    report.first_skipped = reader.first_skipped();
+  }
+  for (TraceRequest& r : trace) r.arrival_ns = int64_t(double(r.arrival_ns) / o.rate_scale);
+  return trace;
+}
+
+/// Tokens of one continuation whose K and V are kept: the last one produced is never computed.
+int64_t held_tokens(const TraceRequest& r) { return r.prompt_tokens + std::max<int64_t>(r.output_tokens - 1, 0); }
+
+struct PoolSize {
+  int64_t pages = 0;
+  int32_t pools = 1;
+};
+
+/// A pool a layer where memory allows it; else one pool that all layers read.
+PoolSize pool_size(const ReplayOptions& o, const std::vector<TraceRequest>& trace, int64_t token_bytes) {
+  const int64_t page = o.batch.page_size;
+  int64_t largest = page, useful = page;
+  for (const TraceRequest& r : trace) {
+    const int64_t rounded = (held_tokens(r) + page - 1) / page * page;
+    largest = std::max(largest, rounded);
+    useful += o.batch.samples * (rounded + page);
+  }
+  const int64_t available = available_memory() > 0 ? available_memory() : int64_t(8) << 30;
+  const int64_t budget = std::min<int64_t>(available / 4, int64_t(4) << 30);
+  const int64_t wanted = o.kv_pool_tokens > 0 ? o.kv_pool_tokens : useful;
+  const int64_t enough = o.kv_pool_tokens > 0 ? wanted : std::min(useful, std::max<int64_t>(largest, 65536));
+  PoolSize size;
+  const int64_t roof = o.kv_pool_tokens > 0 ? available * 3 / 4 : budget;
+  if (roof / (token_bytes * o.layers) >= enough) size.pools = o.layers;
+  const int64_t tokens = o.kv_pool_tokens > 0 ? wanted : std::min(useful, budget / (token_bytes * size.pools));
+  size.pages = std::max<int64_t>(tokens / page, 1);
+  return size;
+}
+
+void validate(const ReplayOptions& o, const Model& model) {
+  require(o.rate_scale > 0 && std::isfinite(o.rate_scale), "--rate-scale: got {}, wanted a number above 0", o.rate_scale);
+  require(o.layers >= 1 && o.layers <= model.layers, "--layers: got {}, wanted 1 to {} ({})", o.layers, model.layers, model.name);
+  require(o.check_rows >= 1, "--check-rows: got {}, wanted 1 or more; every step is checked", o.check_rows);
+  require(o.fixed_step_us >= 0 && o.fixed_step_us < 1e12, "--fixed-step-us: got {}, wanted 0 (measured) or more", o.fixed_step_us);
+}
+
+class Replay {
+ public:
+  Replay(const ReplayOptions& options, const std::atomic<bool>& stop, const std::function<void(const ReplayProgress&)>& progress)
+      : o_(options), stop_(stop), progress_(progress), model_(find_model(options.model, options.overrides)) {
+    validate(o_, model_);
+    trace_ = load(o_, report_);
+    if (!o_.export_path.empty()) export_.emplace(o_.export_path);
+    for (const TraceRequest& r : trace_) owed_tokens_ += o_.batch.samples * held_tokens(r);
+  }
+
+  Report run() {
+    if (o_.measure_ceilings) measure_ceilings();
+    reset_peak_rss();
+    set_up();
+    const auto start = Clock::now();
+    int64_t now_ns = 0;
+    for (batcher_->arrive(now_ns); !batcher_->done(); batcher_->arrive(now_ns)) {
+      if (stop_.load(std::memory_order_relaxed)) report_.stopped = "interrupted";
+      if (o_.limit_seconds > 0 && seconds_since(start) > o_.limit_seconds) report_.stopped = "time limit";
+      if (!report_.stopped.empty()) break;
+      if (batcher_->idle()) {
+        now_ns = batcher_->next_arrival_ns();
+        continue;
+      }
+      now_ns += step(now_ns);
+      show_progress(seconds_since(start));
+    }
+    if (export_) export_->close();
+    report_.simulated_seconds = double(now_ns) * 1e-9;
+    report_.wall_seconds = seconds_since(start);
+    finish();
+    return std::move(report_);
+  }
+
+ private:
+  void measure_ceilings() {
+    if (trace_.empty()) return;
+    ThreadPool pool(threads());
+    cli::ReadCeiling memory;
+    const cli::Ceilings c = cli::measure_ceilings(pool, memory);
+    report_.ceilings.read_gbps = std::max(report_.ceilings.read_gbps, c.read_gbps);
+    report_.ceilings.fma_gflops = std::max(report_.ceilings.fma_gflops, c.fma_gflops);
+  }
+
+  int32_t threads() const { return o_.engine.threads > 0 ? o_.engine.threads : std::max(1, cli::this_machine().cores); }
+
+  void set_up() {
+    const int64_t token_bytes = model_.kv_elements() * size_of(o_.types.kv);
+    const PoolSize size = pool_size(o_, trace_, token_bytes);
+    pages_.emplace(size.pages);
+    cache_.emplace(*pages_);
+    batcher_.emplace(o_.batch, trace_, *pages_, *cache_);
+    store_.emplace(model_, KvShape{o_.types.kv, o_.layout, o_.batch.page_size, size.pages, size.pools}, o_.seed);
+    RunnerOptions r;
+    r.engine = o_.engine;
+    r.engine.threads = threads();
+    r.types = o_.types;
+    r.page_size = o_.batch.page_size;
+    r.layers = o_.layers;
+    r.max_batch = o_.batch.max_batch;
+    r.token_budget = o_.batch.token_budget;
+    for (const TraceRequest& request : trace_) r.max_kv_tokens = std::max(r.max_kv_tokens, held_tokens(request) * o_.batch.max_batch);
+    r.seed = o_.seed;
+    runner_ = std::make_unique<StepRunner>(model_, r, *store_);
+    rows_.emplace(mix(o_.seed, 0x726f7773));
+    describe(size, token_bytes);
+  }
+
+  void describe(const PoolSize& size, int64_t token_bytes) {
+    report_.model = model_;
+    report_.types = o_.types;
+    report_.layers = o_.layers;
+    report_.samples = o_.batch.samples;
+    report_.rate_scale = o_.rate_scale;
+    for (int32_t kind = 0; kind < runner_->kinds(); ++kind) {
+      report_.kernel_keys += (kind > 0 ? ", " : "") + runner_->engine(kind).kernel_key();
+    }
+    report_.policy = name_of(o_.engine.policy);
+    report_.levels = o_.engine.levels == LevelMode::automatic ? "auto" : "off";
+    report_.threads = threads();
+    report_.num_ctas = runner_->engine(0).config().num_ctas;
+    report_.page_size = o_.batch.page_size;
+    report_.pool_tokens = size.pages * o_.batch.page_size;
+    report_.pools = size.pools;
+    report_.token_bytes = token_bytes;
+    report_.fixed_step_us = o_.fixed_step_us;
+    report_.tolerance = tolerance_of(runner_->spec(0));
+    report_.machine = cli::this_machine();
+  }
+
+  /// One step; returns how long it takes on the simulated clock, in nanoseconds.
+  int64_t step(int64_t now_ns) {
+    const Step& step = batcher_->schedule();
+    if (export_) export_->write(report_.steps, now_ns, *batcher_, step, o_.batch.page_size);
+    store_->apply(step.page_events);
+    for (const Slice& slice : step.slices) {
+      const Sequence& s = batcher_->sequences()[size_t(slice.sequence)];
+      store_->append(s, slice, batcher_->content(s.request));
+    }
+    runner_->prepare(*batcher_, step);
+    double plan_us = 0.0, run_us = 0.0;
+    std::vector<StepStats> stats;
+    for (int32_t kind = 0; kind < runner_->kinds(); ++kind) {
+      const double us = runner_->plan(kind);
+      plan_us += us;
+      report_.plan_us.add(us);
+      stats.push_back(step_stats(runner_->plan_view(kind), runner_->spec(kind), step.slices, report_.token_bytes));
+      count_plan(stats.back());
+    }
+    const StepKind kind = kind_of(step);
+    const int32_t checked_layer = int32_t(report_.steps % o_.layers);
+    for (int32_t layer = 0; layer < o_.layers; ++layer) {
+      runner_->fill_inputs(layer);
+      const double us = runner_->run(layer);
+      run_us += us;
+      count_run(stats[size_t(runner_->kind_of(layer))], kind, us);
+      if (layer == checked_layer) rows_->check(*runner_, layer, o_.check_rows);
+      report_.nonfinite_outputs += runner_->nonfinite_outputs();
+    }
+    count_step(step, kind, plan_us);
+    batcher_->commit();
+    if (o_.fixed_step_us > 0) return std::max<int64_t>(1, int64_t(o_.fixed_step_us * 1e3));
+    return std::max<int64_t>(1, int64_t((plan_us + run_us * model_.layers / o_.layers) * 1e3));
+  }
+
+  static StepKind kind_of(const Step& step) {
+    int64_t decodes = 0;
+    for (const Slice& slice : step.slices) decodes += slice.q_len == 1;
+    if (decodes == int64_t(step.slices.size())) return StepKind::decode;
+    return decodes == 0 ? StepKind::prefill : StepKind::mixed;
+  }
+
+  void count_plan(const StepStats& s) {
+    ++report_.policies[name_of(s.policy)];
+    if (s.tiles_per_cta >= 32.0) report_.balance.add(s.balance);
+    if (!s.can_split) return;
+    ++report_.split_steps;
+    report_.steps_over_one_tile += s.excess_tiles > 1.0;
+    report_.max_excess_tiles = std::max(report_.max_excess_tiles, s.excess_tiles);
+  }
+
+  void count_run(const StepStats& s, StepKind kind, double us) {
+    for (StepTotals* t : {&report_.all, &report_.kinds[static_cast<int>(kind)]}) {
+      t->run_us += us;
+      t->read_bytes += double(s.read_bytes);
+      t->flop += s.flop;
+      t->layer_us.add(us);
+    }
+    report_.run_us.add(us);
+    if (s.levels > 1) report_.saved_bytes += double(s.flat_bytes - s.read_bytes);
+  }
+
+  void count_step(const Step& step, StepKind kind, double plan_us) {
+    report_.plan_us_total += plan_us;
+    ++report_.steps;
+    for (StepTotals* t : {&report_.all, &report_.kinds[static_cast<int>(kind)]}) {
+      ++t->steps;
+      t->tokens += step.tokens;
+    }
+    report_.steps_with_levels += runner_->plan_view(0).header->num_levels > 1;
+    report_.most_sequences = std::max(report_.most_sequences, int64_t(step.slices.size()));
+    report_.most_used_pages = std::max(report_.most_used_pages, pages_->total_pages() - pages_->free_pages());
+    step_kv_tokens_ = 0;
+    for (const Slice& slice : step.slices) step_kv_tokens_ += slice.kv_len;
+    step_sequences_ = int64_t(step.slices.size());
+  }
+
+  void show_progress(double seconds) {
+    if (!progress_) return;
+    const BatchCounts& c = batcher_->counts();
+    ReplayProgress p;
+    p.share = owed_tokens_ > 0 ? std::min(1.0, double(c.tokens - c.recomputed + c.hit_tokens) / double(owed_tokens_)) : 1.0;
+    p.steps = report_.steps;
+    p.sequences = step_sequences_;
+    p.kv_tokens = step_kv_tokens_;
+    p.seconds = seconds;
+    progress_(p);
+  }
+
+  void finish() {
+    report_.requests = batcher_->arrived();
+    report_.counts = batcher_->counts();
+    report_.rejected = batcher_->rejected();
+    report_.rows_checked = rows_->rows();
+    report_.rel_error = rows_->whole_error();
+    report_.max_rel_error = rows_->worst_row();
+    report_.max_excess_error = rows_->worst_excess();
+    report_.max_lse_error = rows_->worst_lse();
+    report_.peak_rss_bytes = peak_rss();
+    runner_.reset();
+    if (o_.measure_ceilings && report_.stopped.empty()) measure_ceilings();  // the machine's speed may have moved: the better one counts
+  }
+
+  const ReplayOptions o_;
+  const std::atomic<bool>& stop_;
+  const std::function<void(const ReplayProgress&)>& progress_;
+  const Model model_;
+  Report report_;
+  std::vector<TraceRequest> trace_;
+  std::optional<StepExport> export_;
+  std::optional<PageAllocator> pages_;
+  std::optional<RadixTree> cache_;
+  std::optional<Batcher> batcher_;
+  std::optional<KvStore> store_;
+  std::unique_ptr<StepRunner> runner_;
+  std::optional<RowCheck> rows_;
+  int64_t owed_tokens_ = 0;
+  int64_t step_kv_tokens_ = 0, step_sequences_ = 0;
+};
+
+}  // namespace
+
+Report run_replay(const ReplayOptions& options, const std::atomic<bool>& stop, const std::function<void(const ReplayProgress&)>& progress) {
+  return Replay(options, stop, progress).run();
+}
+
+}  // namespace kvloom::replay

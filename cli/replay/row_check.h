@@ -1,0 +1,43 @@
+// Sampled rows against REF, all along: every step some query rows are computed again in double precision from the same pages.
+#pragma once
+
+#include "cli/replay/step_runner.h"
+
+namespace kvloom::replay {
+
+/// What a correct engine stays within (the same bounds as `kvloom check`, whose compare.h gives the reasons). `excess` is the error beyond
+/// half a unit in the last place of the output's own type; `lse` is relative to 1 + |lse|.
+struct Tolerance {
+  double whole, row, excess, lse;
+};
+Tolerance tolerance_of(const AttentionSpec& spec);
+
+class RowCheck {
+ public:
+  explicit RowCheck(uint64_t seed) : random_(seed) {}
+
+  /// Checks `rows` >= 1 random rows of the layer just run: the first from anywhere, every second one a first or last row of an item whose
+  /// keys were split, where the plan has one.
+  void check(const StepRunner& runner, int32_t layer, int32_t rows);
+
+  int64_t rows() const { return rows_; }
+  double whole_error() const;                      // sqrt(sum |o - ref|^2 / sum |ref|^2) over all rows checked
+  double worst_row() const { return worst_row_; }  // the same of one row
+  double worst_excess() const { return worst_excess_; }
+  double worst_lse() const { return worst_lse_; }
+
+ private:
+  void choose(const StepRunner& runner, int32_t kind, int32_t rows);
+  void compare(const StepRunner& runner, const AttentionSpec& spec, int32_t token, int32_t head, const double* o, double lse);
+
+  Random random_;
+  std::vector<int32_t> tokens_, heads_;
+  std::vector<int32_t> split_items_;
+  std::vector<double> ref_o_, ref_lse_;
+  std::vector<float> out_;
+  int64_t rows_ = 0;
+  double error_square_ = 0.0, ref_square_ = 0.0;
+  double worst_row_ = 0.0, worst_excess_ = 0.0, worst_lse_ = 0.0;
+};
+
+}  // namespace kvloom::replay

@@ -1,0 +1,192 @@
+// `kvloom replay` and `kvloom explain` as a user runs them: exit codes, Ctrl-C, full disks, messages.
+#include <nlohmann/json.hpp>
+
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <unistd.h>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// A kvloom process with its output in files of a folder of its own.
+class Tool {
+ public:
+  explicit Tool(std::vector<std::string> arguments) {
+    char name[] = "/tmp/kvloom_command_XXXXXX";
+    folder_ = mkdtemp(name);
+    arguments.insert(arguments.begin(), std::string(KVLOOM_BINARY_DIR) + "/bin/kvloom");
+    for (std::string& a : arguments) {
+      if (a.rfind("@/", 0) == 0) a = (folder_ / a.substr(2)).string();  // "@/x": a file of this folder
+    }
+    pid_ = fork();
+    if (pid_ == 0) {
+      std::vector<char*> argv;
+      for (std::string& a : arguments) argv.push_back(a.data());
+      argv.push_back(nullptr);
+      (void)!freopen((folder_ / "stdout").c_str(), "wb", stdout);
+      (void)!freopen((folder_ / "stderr").c_str(), "wb", stderr);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~Tool() {
+    if (pid_ > 0) kill(pid_, SIGKILL), wait();
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
+  void signal(int number) { kill(pid_, number); }
+  /// The exit status.
+  int wait() {
+    int status = 0;
+    if (pid_ > 0) waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+  }
+  std::string out() const { return read_file(folder_ / "stdout"); }
+  std::string err() const { return read_file(folder_ / "stderr"); }
+  fs::path file(const char* name) const { return folder_ / name; }
+
+ private:
+  fs::path folder_;
+  pid_t pid_ = -1;
+};
+
+std::vector<std::string> replay(std::vector<std::string> more) {
+  std::vector<std::string> arguments{"replay", "--model", "smollm2-135m", "--no-ceilings", "--requests", "3"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(ReplayCommand, ReportsToPeopleAndToAFile) {
+  Tool tool(replay({"--json", "@/report.json"}));
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), "attention only"));
+  EXPECT_TRUE(contains(tool.out(), "within tolerance"));
+  EXPECT_EQ(tool.err(), "");  // no progress bar where nobody watches
+  EXPECT_EQ(nlohmann::json::parse(read_file(tool.file("report.json")))["requests"], 3);
+}
+
+TEST(ReplayCommand, JsonOnStdoutIsNothingElse) {
+  Tool tool(replay({"--json", "-"}));
+  EXPECT_EQ(tool.wait(), 0);
+  const nlohmann::json j = nlohmann::json::parse(tool.out());
+  EXPECT_EQ(j["scope"], "attention only");
+  EXPECT_TRUE(contains(tool.err(), "within tolerance"));
+}
+
+TEST(ReplayCommand, CtrlCWritesThePartialReport) {
+  for (const int number : {SIGINT, SIGTERM}) {
+    // Far more than a minute of work.
+    Tool tool({"replay", "--model", "smollm2-135m", "--no-ceilings", "--requests", "100000", "--check-rows", "1", "--json", "@/report.json",
+               "--export", "@/steps.jsonl"});
+    for (int i = 0; i < 400 && (!fs::exists(tool.file("steps.jsonl")) || fs::file_size(tool.file("steps.jsonl")) == 0); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    tool.signal(number);
+    EXPECT_EQ(tool.wait(), 130) << tool.err();
+    const nlohmann::json j = nlohmann::json::parse(read_file(tool.file("report.json")));
+    EXPECT_EQ(j["stopped"], "interrupted");
+    EXPECT_GT(j["steps"], 0);
+    EXPECT_GT(j["rows_checked"], 0);
+    EXPECT_TRUE(contains(tool.out(), "STOPPED BEFORE THE END (interrupted)"));
+  }
+}
+
+TEST(ReplayCommand, AFullDiskIsReported) {
+  Tool tool(replay({"--json", "/dev/full"}));
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_TRUE(contains(tool.err(), "--json /dev/full: write failed: No space left on device")) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), "within tolerance"));  // the work is not lost
+}
+
+TEST(ReplayCommand, AReportThatCanNotBeWrittenIsRefusedBeforeTheWork) {
+  Tool tool(replay({"--json", "/nonexistent/report.json"}));
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_TRUE(contains(tool.err(), "--json /nonexistent/report.json: ")) << tool.err();
+  EXPECT_EQ(tool.out(), "");
+}
+
+TEST(ReplayCommand, StopsAtABadRowOrSkipsIt) {
+  const fs::path path = fs::path(testing::TempDir()) / "kvloom_bad_trace.csv";
+  std::ofstream(path) << "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,37,4\n2023-11-16 18:15:47,none,4\n"
+                         "2023-11-16 18:15:50.9951690,39,2\n";
+  Tool strict(replay({"--trace", path.string()}));
+  EXPECT_EQ(strict.wait(), 1);
+  EXPECT_TRUE(contains(strict.err(), "line 3: ContextTokens: got 'none', wanted a whole number")) << strict.err();
+  Tool lenient(replay({"--trace", path.string(), "--skip-bad", "--json", "@/report.json"}));
+  EXPECT_EQ(lenient.wait(), 0) << lenient.err();
+  const nlohmann::json j = nlohmann::json::parse(read_file(lenient.file("report.json")));
+  EXPECT_EQ(j["skipped_rows"], 1);
+  EXPECT_EQ(j["requests"], 2);
+  EXPECT_EQ(j["tokens"], 37 + 3 + 39 + 1);
+  fs::remove(path);
+}
+
+TEST(ReplayCommand, StopsWhenItsTimeIsUp) {
+  Tool tool(
+      {"replay", "--model", "smollm2-135m", "--no-ceilings", "--requests", "100000", "--limit-seconds", "0.5", "--json", "@/report.json"});
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_EQ(nlohmann::json::parse(read_file(tool.file("report.json")))["stopped"], "time limit");
+}
+
+TEST(ReplayCommand, WrongWordsAreNamed) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--model", "llama"}, "--model: got 'llama', wanted one of llama-3.1-8b"},
+      {{"--policy", "best"}, "--policy: got 'best', wanted one of none, heap"},
+      {{"--kv-dtype", "int8"}, "--kv-dtype: got 'int8', wanted one of f32"},
+      {{"--backend", "tpu"}, "--backend: got 'tpu', wanted cpu"},
+      {{"--trace", "/nonexistent.csv"}, "trace /nonexistent.csv: cannot open: No such file"},
+      {{"--layers", "99"}, "--layers: got 99, wanted 1 to 30"},
+      {{"--heads", "8"}, "8 query heads and 3 KV heads"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    std::vector<std::string> all{"replay", "--no-ceilings", "--requests", "1", "--model", "smollm2-135m"};
+    if (arguments[0] == "--model") all.resize(4);
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    Tool wrong(all);
+    EXPECT_EQ(wrong.wait(), 1);
+    EXPECT_TRUE(contains(wrong.err(), says)) << wrong.err();
+  }
+}
+
+TEST(ExplainCommand, ShowsWorkKernelPlanAndPicture) {
+  Tool tool({"explain", "--model", "gemma-2-9b", "--layer", "0", "--kv-len", "9000,100,64", "--q-len", "1,1,64", "--no-ceilings", "--svg",
+             "@/plan.svg", "--json", "@/plan.json"});
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), "a window of 4096 keys, soft cap 50"));
+  EXPECT_TRUE(contains(tool.out(), "FLOP/byte"));
+  EXPECT_TRUE(contains(read_file(tool.file("plan.svg")), "<svg"));
+  const nlohmann::json j = nlohmann::json::parse(read_file(tool.file("plan.json")));
+  ASSERT_EQ(j["requests"].size(), 3u);
+  EXPECT_EQ(j["requests"][0]["kv_bytes"], 4096 * 8 * 512 * 2);
+  EXPECT_EQ(j["requests"][2]["packed_rows"], 128);
+  EXPECT_FALSE(j["plan"].is_null());
+}
+
+TEST(ExplainCommand, RefusesLengthsThatDisagree) {
+  Tool lengths({"explain", "--kv-len", "100,200,300", "--q-len", "1,1", "--no-ceilings"});
+  EXPECT_EQ(lengths.wait(), 1);
+  EXPECT_TRUE(contains(lengths.err(), "--q-len: got 2 lengths, wanted 1 or 3")) << lengths.err();
+  Tool longer({"explain", "--kv-len", "100", "--q-len", "101", "--no-ceilings"});
+  EXPECT_EQ(longer.wait(), 1);
+  EXPECT_TRUE(contains(longer.err(), "request 0: got 101 new tokens and a --kv-len of 100")) << longer.err();
+}
+
+}  // namespace
