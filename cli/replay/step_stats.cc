@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "cli/replay/step_stats.h"
 
 #include "kvloom/base/math.h"
