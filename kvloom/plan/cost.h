@@ -5,11 +5,10 @@
 
 namespace kvloom::plan {
 
-/// Cost of `rows` packed rows against `tokens` keys for each of `heads` KV heads. Does not wrap: every operand is below 2^31, and a plan's
-/// sum stays below 2^63 for any batch whose page table fits in memory.
+/// Cost of an item: `rows` packed rows against `tokens` keys for each of `heads` KV heads. Does not wrap: costs of a class are at most 2^30
+/// (check_config), rows 2^12, heads 2^8, tokens 2^29.
 KVLOOM_HD uint64_t work_cost(const KernelClass& c, int64_t rows, int64_t tokens, int64_t heads) {
-  return uint64_t(c.cost_per_item) +
-         uint64_t(heads) * (uint64_t(c.cost_per_tile_row) * uint64_t(rows) + uint64_t(c.cost_per_token) * uint64_t(tokens));
+  return uint64_t(c.cost_per_item) + uint64_t(c.cost_per_tile_row) * uint64_t(rows) + uint64_t(c.cost_per_token) * uint64_t(tokens * heads);
 }
 
 /// Cost of an item of a plan with these classes.

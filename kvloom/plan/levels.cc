@@ -6,7 +6,6 @@
 #include "kvloom/plan/groups.h"
 #include "kvloom/plan/tiles.h"
 
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>

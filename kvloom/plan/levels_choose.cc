@@ -2,8 +2,8 @@
 #include "kvloom/base/math.h"
 #include "kvloom/plan/groups.h"
 #include "kvloom/plan/levels.h"
+#include "kvloom/support/format.h"
 
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -81,7 +81,7 @@ void PrefixFinder::drop(const Capacity& capacity, int64_t max_groups, int32_t pa
     --groups;
   }
   settle();
-  notes = fmt::format("levels: {} of {} shared prefixes dropped: they need {} gathered rows and {} groups, capacity has {} and {}",
+  notes = format("levels: {} of {} shared prefixes dropped: they need {} gathered rows and {} groups, capacity has {} and {}",
                       groups_found - groups, groups_found, rows_found, groups_found, capacity.max_level_rows, max_groups);
 }
 
@@ -99,10 +99,10 @@ bool PrefixFinder::fit(const Capacity& capacity, const SchedulerConfig& config, 
   if (groups > 0 && saved >= config.level_first_gain) return true;
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
-    notes += fmt::format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
+    notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
                          config.level_more_gain);
   } else {
-    notes += fmt::format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
+    notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
                          config.level_first_gain);
   }
   return false;

@@ -5,6 +5,7 @@
 #include "kvloom/base/math.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/support/format.h"
 
 #include "kvloom/support/format.h"
 
