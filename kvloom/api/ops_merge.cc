@@ -120,8 +120,7 @@ void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView ind
   const Shape s = check_output(o, lse, where);
   check_float(o_in, where, "o_in");
   check_tensor(o_in, {where, "o_in", "[total, heads, dim]", o_in.dtype, 3, {kAny, s.heads, s.dim}, "; as o has it"});
-  check_tensor(lse_in,
-               {where, "lse_in", "[total, heads]", DType::f32, 2, {o_in.shape[0], s.heads}, "; as o_in has it", true});
+  check_tensor(lse_in, {where, "lse_in", "[total, heads]", DType::f32, 2, {o_in.shape[0], s.heads}, "; as o_in has it", true});
   for (const auto& [out, name] : {std::pair{&o, "o"}, std::pair{&lse, "lse"}}) {
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);

@@ -41,7 +41,8 @@ const float kNaN = std::nanf("");
 const BadInput kBadEngines[] = {
     {"ZeroKvHeads", kInvalid, "num_kv_heads: got 0, wanted 1", [](Bench& s) { s.step.spec.num_kv_heads = 0; }},
     {"NegativeHeads", kInvalid, "num_qo_heads: got -4, wanted 1", [](Bench& s) { s.step.spec.num_qo_heads = -4; }},
-    {"GroupDoesNotDivide", kInvalid, "num_qo_heads: got 5 over 2 KV heads, wanted a multiple", [](Bench& s) { s.step.spec.num_qo_heads = 5; }},
+    {"GroupDoesNotDivide", kInvalid, "num_qo_heads: got 5 over 2 KV heads, wanted a multiple",
+     [](Bench& s) { s.step.spec.num_qo_heads = 5; }},
     {"B57_HeadDimZero", kInvalid, "head_dim_qk: got 0, wanted at least 1", [](Bench& s) { s.step.spec.head_dim_qk = 0; }},
     {"B57_HeadDimNegative", kInvalid, "head_dim_vo: got -64, wanted at least 1", [](Bench& s) { s.step.spec.head_dim_vo = -64; }},
     {"HeadDimTooLarge", kUnsupported, "head dim 640 is above 576", [](Bench& s) { s.step.spec.head_dim_qk = 640; }},
@@ -60,23 +61,37 @@ const BadInput kBadEngines[] = {
      [](Bench& s) { s.step.spec.variant.sink = true, s.step.spec.variant.reduction = Reduction::sum; }},
     {"UnknownReduction", kInvalid, "reduction: got 7", [](Bench& s) { s.step.spec.variant.reduction = Reduction(7); }},
     {"BiasWithSoftmax", kInvalid, "sigmoid_bias: got 1 with reduction softmax", [](Bench& s) { s.step.spec.variant.sigmoid_bias = 1.0f; }},
-    {"RotaryDimOdd", kInvalid, "rotary_dim: got 7, wanted an even number 2 .. 64", [](Bench& s) { s.step.spec.variant.rope = {RopeMode::interleaved, 7}; }},
-    {"RotaryDimTooLarge", kInvalid, "rotary_dim: got 66", [](Bench& s) { s.step.spec.variant.rope = {RopeMode::half_split, 66}; }},
+    {"RotaryDimOdd", kInvalid, "rotary_dim: got 7, wanted an even number 2 .. 64",
+     [](Bench& s) {
+       s.step.spec.variant.rope = {RopeMode::interleaved, 7};
+     }},
+    {"RotaryDimTooLarge", kInvalid, "rotary_dim: got 66",
+     [](Bench& s) {
+       s.step.spec.variant.rope = {RopeMode::half_split, 66};
+     }},
     {"RotaryDimWithoutMode", kInvalid, "set rope.mode", [](Bench& s) { s.step.spec.variant.rope.rotary_dim = 8; }},
-    {"RopeThetaZero", kInvalid, "rope.theta: got 0", [](Bench& s) { s.step.spec.variant.rope = {RopeMode::half_split, 0, 0.0f}; }},
+    {"RopeThetaZero", kInvalid, "rope.theta: got 0",
+     [](Bench& s) {
+       s.step.spec.variant.rope = {RopeMode::half_split, 0, 0.0f};
+     }},
     {"RopeModeUnknown", kInvalid, "rope.mode: got 9", [](Bench& s) { s.step.spec.variant.rope.mode = RopeMode(9); }},
     {"RopeFactorsSwapped", kInvalid, "low_freq_factor: got 4, wanted less than high_freq_factor 1",
      [](Bench& s) { s.step.spec.variant.rope = {RopeMode::half_split, 0, 1e4f, 8.0f, 4.0f, 1.0f, 8192.0f}; }},
     {"CapacityNegative", kInvalid, "max_requests: got -1", [](Bench& s) { s.capacity.max_requests = -1; }},
-    {"CapacityPastInt32Rows", kInvalid, "max_query_tokens: got 1099511627776, wanted 0 ..", [](Bench& s) { s.capacity.max_query_tokens = int64_t(1) << 40; }},
+    {"CapacityPastInt32Rows", kInvalid, "max_query_tokens: got 1099511627776, wanted 0 ..",
+     [](Bench& s) { s.capacity.max_query_tokens = int64_t(1) << 40; }},
     {"UnknownBackend", kInvalid, "backend: got 4", [](Bench& s) { s.options.backend = Backend(4); }},
     {"NegativeThreads", kInvalid, "threads: got -1", [](Bench& s) { s.options.threads = -1; }},
     {"NegativeCtas", kInvalid, "num_ctas: got -7", [](Bench& s) { s.options.num_ctas = -7; }},
     {"UnknownPolicy", kInvalid, "policy: got 42", [](Bench& s) { s.options.policy = Policy(42); }},
     {"UnknownLevels", kInvalid, "levels: got 2", [](Bench& s) { s.options.levels = LevelMode(2); }},
     {"SplitNotATile", kInvalid, "split_tokens: got 100, wanted a multiple of", [](Bench& s) { s.options.split_tokens = 100; }},
-    {"UnknownTarget", kInvalid, "cpu_target: got \"sse9\", wanted one of portable, avx2, avx512", [](Bench& s) { s.options.cpu_target = "sse9"; }},
-    {"WorkspaceWithoutMemory", kInvalid, "workspace.data: got a null pointer with 4096 bytes", [](Bench& s) { s.workspace = {nullptr, 4096}; }},
+    {"UnknownTarget", kInvalid, "cpu_target: got \"sse9\", wanted one of portable, avx2, avx512",
+     [](Bench& s) { s.options.cpu_target = "sse9"; }},
+    {"WorkspaceWithoutMemory", kInvalid, "workspace.data: got a null pointer with 4096 bytes",
+     [](Bench& s) {
+       s.workspace = {nullptr, 4096};
+     }},
     {"WorkspaceMisaligned", kInvalid, "workspace.data: got an address that is not a multiple of 64",
      [](Bench& s) {
        static std::vector<char> memory(1 << 26);
@@ -118,7 +133,8 @@ const BadInput kBadRuns[] = {
     {"ValuesNull", kInvalid, "v: data: got a null pointer", [](Bench& s) { s.step.tensors.v.data = nullptr; }},
     {"QueryMisaligned", kInvalid, "q: data: got an address that is not a multiple of 4",
      [](Bench& s) { s.step.tensors.q.data = static_cast<char*>(s.step.tensors.q.data) + 1; }},
-    {"B60_LastDimStrided", kInvalid, "k: stride: got 2 along the last dimension, wanted 1", [](Bench& s) { s.step.tensors.k.stride[3] = 2; }},
+    {"B60_LastDimStrided", kInvalid, "k: stride: got 2 along the last dimension, wanted 1",
+     [](Bench& s) { s.step.tensors.k.stride[3] = 2; }},
     {"StrideAbsurd", kInvalid, "v: stride: got", [](Bench& s) { s.step.tensors.v.stride[0] = INT64_MAX / 2; }},
     {"OutputRowsOverlap", kInvalid, "o: stride: got [0, 64, 1]", [](Bench& s) { s.step.tensors.o.stride[0] = 0; }},
     {"LseRowsOverlap", kInvalid, "lse: stride: got", [](Bench& s) { s.step.tensors.lse.stride[0] = 2; }},
@@ -127,7 +143,8 @@ const BadInput kBadRuns[] = {
     {"B49_LseRank", kInvalid, "lse: rank: got 3 dimensions, wanted 2", [](Bench& s) { s.step.tensors.lse.ndim = 3; }},
     {"PageSizeOfCache", kInvalid, "k: shape: got [9, 8, 2, 64], wanted [any, 16, 2, 64]", [](Bench& s) { s.step.tensors.k.shape[1] = 8; }},
     {"LayoutUnknown", kInvalid, "layout: got 5", [](Bench& s) { s.step.tensors.layout = KvLayout(5); }},
-    {"LayoutWrong", kInvalid, "k: shape: got [9, 16, 2, 64], wanted [any, 2, 16, 64]", [](Bench& s) { s.step.tensors.layout = KvLayout::hnd; }},
+    {"LayoutWrong", kInvalid, "k: shape: got [9, 16, 2, 64], wanted [any, 2, 16, 64]",
+     [](Bench& s) { s.step.tensors.layout = KvLayout::hnd; }},
     {"PageIdPastTheCache", kInvalid, "page id: got ", [](Bench& s) { s.step.tensors.k.shape[0] = s.step.tensors.v.shape[0] = 3; }},
     {"NoPagesAtAll", kInvalid, "page id: got ", [](Bench& s) { s.step.tensors.k.shape[0] = s.step.tensors.v.shape[0] = 0; }},
     {"OtherPagesTooFew", kInvalid, "pages: got 2 entries, wanted at least 6",
@@ -145,10 +162,12 @@ const BadInput kBadRuns[] = {
     {"ScaleNaN", kInvalid, "scale.v: got nan", [](Bench& s) { s.step.tensors.scale.v = kNaN; }},
     {"HeadScalesWithout fp8", kInvalid, "scale.v_per_head: got an array with f32",
      [](Bench& s) { s.step.tensors.scale.v_per_head = s.step.slopes.data(); }},
-    {"SlopesNotWanted", kInvalid, "alibi_slopes: got an array, wanted none", [](Bench& s) { s.step.tensors.alibi_slopes = s.step.slopes.data(); }},
+    {"SlopesNotWanted", kInvalid, "alibi_slopes: got an array, wanted none",
+     [](Bench& s) { s.step.tensors.alibi_slopes = s.step.slopes.data(); }},
     {"SinkNotWanted", kInvalid, "sink: got an array, wanted none", [](Bench& s) { s.step.tensors.sink = s.step.sinks.data(); }},
     {"MaskNotWanted", kInvalid, "mask: got an array, wanted none", [](Bench& s) { s.step.tensors.mask = s.step.mask.data(); }},
-    {"PositionsNotWanted", kInvalid, "page_pos: got an array, wanted none", [](Bench& s) { s.step.tensors.page_pos = s.step.kv_len.data(); }},
+    {"PositionsNotWanted", kInvalid, "page_pos: got an array, wanted none",
+     [](Bench& s) { s.step.tensors.page_pos = s.step.kv_len.data(); }},
 };
 
 std::string name_of_row(const BadInput& bad) {
@@ -225,21 +244,31 @@ TEST(BadRun, WhatAVariantNeedsMustBeThere) {
     const Plan plan = engine.plan(s.batch);
     expect_refused({"", kInvalid, says, {}}, [&] { engine.run(plan, s.tensors); });
   };
-  refused([](AttentionSpec& s) { s.variant.alibi = true; }, [](Step& s) { s.tensors.alibi_slopes = nullptr; }, "alibi_slopes: got a null pointer");
+  refused([](AttentionSpec& s) { s.variant.alibi = true; }, [](Step& s) { s.tensors.alibi_slopes = nullptr; },
+          "alibi_slopes: got a null pointer");
   refused([](AttentionSpec& s) { s.variant.sink = true; }, [](Step& s) { s.tensors.sink = nullptr; }, "sink: got a null pointer");
   const auto mask = [](AttentionSpec& s) { s.variant.custom_mask = true; };
-  refused(mask, [](Step& s) { s.tensors.mask = nullptr; }, "mask: got a null pointer");
-  refused(mask, [](Step& s) { s.tensors.mask_indptr = nullptr; }, "mask_indptr: got a null pointer");
+  refused(
+      mask, [](Step& s) { s.tensors.mask = nullptr; }, "mask: got a null pointer");
+  refused(
+      mask, [](Step& s) { s.tensors.mask_indptr = nullptr; }, "mask_indptr: got a null pointer");
   // B32: 10 x 20 bits are 25 bytes.
-  refused(mask, [](Step& s) { s.mask_indptr[1] = 24; }, "request 0: got bytes [0, 24), wanted at least 25 bytes for 10 query tokens x 20 keys");
-  refused(mask, [](Step& s) { s.mask_indptr[2] = 26; }, "request 1: got bytes [25, 26), wanted at least 3 bytes");
-  refused([](AttentionSpec& s) { s.variant.reduction = Reduction::sum; }, [](Step& s) { s.tensors.lse = s.lse; }, "lse: got a tensor with reduction sum");
+  refused(
+      mask, [](Step& s) { s.mask_indptr[1] = 24; }, "request 0: got bytes [0, 24), wanted at least 25 bytes for 10 query tokens x 20 keys");
+  refused(
+      mask, [](Step& s) { s.mask_indptr[2] = 26; }, "request 1: got bytes [25, 26), wanted at least 3 bytes");
+  refused([](AttentionSpec& s) { s.variant.reduction = Reduction::sum; }, [](Step& s) { s.tensors.lse = s.lse; },
+          "lse: got a tensor with reduction sum");
   refused([](AttentionSpec&) {}, [](Step& s) { s.batch.kv_position = KvPosition::page_table; }, "page_pos: got a null pointer");
-  refused([](AttentionSpec& s) { s.storage = Storage::ragged; }, [](Step& s) { s.tensors.k.shape[0] = 20; }, "k, v: got 20 tokens, wanted at least 27");
+  refused([](AttentionSpec& s) { s.storage = Storage::ragged; }, [](Step& s) { s.tensors.k.shape[0] = 20; },
+          "k, v: got 20 tokens, wanted at least 27");
   refused([](AttentionSpec& s) { s.storage = Storage::ragged; }, [](Step& s) { s.tensors.pages = IndexView(s.kv_len.data(), 2); },
           "pages: got page ids with ragged storage");
   refused([](AttentionSpec& s) { s.kv_dtype = DType::e4m3; }, [](Step& s) { s.tensors.scale.k = 0.0f; }, "scale.k: got 0");
-  refused([](AttentionSpec& s) { s.kv_dtype = DType::e4m3; }, [](Step& s) { s.slopes = {1.0f, -2.0f}, s.tensors.scale.k_per_head = s.slopes.data(); },
+  refused([](AttentionSpec& s) { s.kv_dtype = DType::e4m3; },
+          [](Step& s) {
+            s.slopes = {1.0f, -2.0f}, s.tensors.scale.k_per_head = s.slopes.data();
+          },
           "scale.k_per_head[1]: got -2");
 }
 

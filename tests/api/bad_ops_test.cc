@@ -88,7 +88,8 @@ TEST(BadAppend, IsRefusedAndNothingIsWritten) {
   expect_refused("batch.request: got a null pointer", append([](Call& c) { c.b.request = nullptr; }));
   expect_refused("batch.list_indptr: request 1: got entries [2, 9)", append([](Call& c) { c.indptr[2] = 9; }));
   expect_refused("batch.list_indptr: got 0 entries", append([](Call& c) { c.b.list_indptr = {}; }));
-  expect_refused("batch.pages: got 3 entries, wanted 4 (2 requests x 2)", append([](Call& c) { c.b.list_indptr = {}, c.b.table_stride = 2; }));
+  expect_refused("batch.pages: got 3 entries, wanted 4 (2 requests x 2)",
+                 append([](Call& c) { c.b.list_indptr = {}, c.b.table_stride = 2; }));
   expect_refused("page_size: got 0", append([](Call& c) { c.page_size = 0; }));
   expect_refused("k: shape: got [4, 8, 2, 32], wanted [any, 4, 2, 32]", append([](Call& c) { c.page_size = 4; }));
   expect_refused("k_new: shape: got [2, 2, 32], wanted [3, any, any]", append([](Call& c) { c.k_new.shape[0] = 2; }));
@@ -113,7 +114,9 @@ TEST(BadRope, IsRefused) {
   expect_refused("rope.mode: got none", [&] { apply_rope(x, pos, {}); });
   expect_refused("pos: got a null pointer, wanted 3", [&] { apply_rope(x, nullptr, {RopeMode::interleaved}); });
   expect_refused("x: dtype: got e5m2", [&] { apply_rope(Array(DType::e5m2, {3, 2, 32}), pos, {RopeMode::interleaved}); });
-  expect_refused("rope.rotary_dim: got 0, wanted an even number", [&] { apply_rope(Array(DType::f32, {3, 2, 31}), pos, {RopeMode::interleaved}); });
+  expect_refused("rope.rotary_dim: got 0, wanted an even number", [&] {
+    apply_rope(Array(DType::f32, {3, 2, 31}), pos, {RopeMode::interleaved});
+  });
 }
 
 TEST(BadBsr, IsRefused) {
@@ -127,8 +130,12 @@ TEST(BadBsr, IsRefused) {
   const std::vector<int32_t> rows{1, 2, 1, 1}, cols{3, 1, 2, -1};
   const std::vector<uint8_t> map(16, 1);
   expect_refused("block_cols[3]: got -1", [&] { variable_bsr_batch({rows.data(), 4}, {cols.data(), 4}, map.data()); });
-  expect_refused("block_rows: KV head 1: got a sum of 2, wanted 3", [&] { variable_bsr_batch({rows.data(), 4}, {cols.data(), 2}, map.data(), 2); });
-  expect_refused("block_cols: got 3 entries, wanted a multiple of 2", [&] { variable_bsr_batch({rows.data() + 2, 2}, {cols.data(), 3}, map.data(), 2); });
+  expect_refused("block_rows: KV head 1: got a sum of 2, wanted 3", [&] {
+    variable_bsr_batch({rows.data(), 4}, {cols.data(), 2}, map.data(), 2);
+  });
+  expect_refused("block_cols: got 3 entries, wanted a multiple of 2", [&] {
+    variable_bsr_batch({rows.data() + 2, 2}, {cols.data(), 3}, map.data(), 2);
+  });
   expect_refused("map: got a null pointer", [&] { variable_bsr_batch({rows.data(), 2}, {cols.data(), 2}, nullptr); });
   std::vector<uint8_t> bits;
   expect_refused("pack_mask: mask: got a null pointer", [&] { pack_mask(nullptr, 2, 3, bits); });
