@@ -1,7 +1,15 @@
 // Defaults of the C structs: those of the C++ ones, one place for both.
 #include "kvloom/api/c_convert.h"
 
+#include <string_view>
+
 namespace {
+
+#define KVLOOM_TEXT(x) #x
+#define KVLOOM_TEXT_OF(x) KVLOOM_TEXT(x)
+constexpr const char* kVersion =
+    KVLOOM_TEXT_OF(KVLOOM_VERSION_MAJOR) "." KVLOOM_TEXT_OF(KVLOOM_VERSION_MINOR) "." KVLOOM_TEXT_OF(KVLOOM_VERSION_PATCH);
+static_assert(std::string_view(kVersion) == KVLOOM_PROJECT_VERSION, "kvloom.h and CMakeLists.txt disagree on the version");
 
 /// Fills the first `struct_size` bytes of the caller's struct: fields of a newer header become zero, those of an older one are left off.
 template <class T>
@@ -82,11 +90,7 @@ const char* kvloom_status_name(kvloom_status status) {
   }
 }
 
-#define KVLOOM_TEXT(x) #x
-#define KVLOOM_TEXT_OF(x) KVLOOM_TEXT(x)
-const char* kvloom_version(void) {
-  return KVLOOM_TEXT_OF(KVLOOM_VERSION_MAJOR) "." KVLOOM_TEXT_OF(KVLOOM_VERSION_MINOR) "." KVLOOM_TEXT_OF(KVLOOM_VERSION_PATCH);
-}
+const char* kvloom_version(void) { return kVersion; }
 int32_t kvloom_abi(void) { return KVLOOM_ABI; }
 
 }  // extern "C"

@@ -1,16 +1,8 @@
 // The C boundary of engine.h: every function converts, calls, and returns a status. Nothing is decided here.
-#include "kvloom/api/c_convert.h"
+#include "kvloom/api/c_handles.h"
 
 using kvloom::api::guarded;
 using kvloom::api::require_pointer;
-
-struct kvloom_engine {
-  kvloom::Engine engine;
-  kvloom::api::BatchCopy batch;  // memory of the last batch's levels, kept between steps
-};
-struct kvloom_plan {
-  kvloom::Plan plan;
-};
 
 // The C names are the C++ numbers.
 static_assert(KVLOOM_F32 == int(kvloom::DType::f32) && KVLOOM_F16 == int(kvloom::DType::f16) && KVLOOM_BF16 == int(kvloom::DType::bf16) &&
@@ -100,30 +92,6 @@ kvloom_status kvloom_plan_graph_key(const kvloom_plan* plan, uint64_t* key) {
     require_pointer(plan, "kvloom_plan_graph_key", "plan");
     require_pointer(key, "kvloom_plan_graph_key", "key");
     *key = plan->plan.graph_key();
-  });
-}
-
-kvloom_status kvloom_plan_explain(const kvloom_plan* plan, char** text) {
-  return guarded([&] {
-    require_pointer(plan, "kvloom_plan_explain", "plan");
-    require_pointer(text, "kvloom_plan_explain", "text");
-    *text = kvloom::api::string_for_caller(plan->plan.explain());
-  });
-}
-
-kvloom_status kvloom_plan_json(const kvloom_plan* plan, char** json) {
-  return guarded([&] {
-    require_pointer(plan, "kvloom_plan_json", "plan");
-    require_pointer(json, "kvloom_plan_json", "json");
-    *json = kvloom::api::string_for_caller(plan->plan.json());
-  });
-}
-
-kvloom_status kvloom_plan_svg(const kvloom_plan* plan, char** svg) {
-  return guarded([&] {
-    require_pointer(plan, "kvloom_plan_svg", "plan");
-    require_pointer(svg, "kvloom_plan_svg", "svg");
-    *svg = kvloom::api::string_for_caller(plan->plan.svg());
   });
 }
 

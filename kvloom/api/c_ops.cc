@@ -1,5 +1,5 @@
 // The C boundary of ops.h.
-#include "kvloom/api/c_convert.h"
+#include "kvloom/api/c_handles.h"
 
 #include "kvloom/support/check.h"
 
@@ -7,10 +7,6 @@ using kvloom::api::guarded;
 using kvloom::api::indices_of;
 using kvloom::api::require_pointer;
 using kvloom::api::tensor_of;
-
-struct kvloom_bsr {
-  kvloom::BsrBatch bsr;
-};
 
 namespace {
 

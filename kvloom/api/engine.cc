@@ -12,6 +12,7 @@
 #include "kvloom/support/check.h"
 
 #include <atomic>
+#include <cstring>
 #include <numeric>
 
 namespace kvloom {
@@ -101,9 +102,13 @@ void EngineState::take_workspace(const Workspace& workspace) {
 }
 
 std::unique_ptr<PlanState> EngineState::take_plan() {
-  if (std::unique_ptr<PlanState> resting = plans->take()) return resting;
+  if (std::unique_ptr<PlanState> resting = plans->take()) {
+    resting->erase();
+    return resting;
+  }
   auto fresh = std::make_unique<PlanState>();
   fresh->buffer = aligned_bytes(planner.layout().plan_bytes, "plan");
+  std::memset(fresh->buffer.get(), 0, size_t(planner.layout().plan_bytes));
   fresh->engine_id = id;
   fresh->spec = setup.spec;
   fresh->kernel_key = kernel().key;
@@ -178,6 +183,7 @@ Plan Engine::plan(const Batch& batch) {
   Plan plan(s.take_plan());
   plan.state_->pool = s.plans;
   s.planner.plan(batch, plan.state_->buffer.get(), s.planner.layout().plan_bytes);
+  plan.state_->written = true;
   plan.state_->notes = s.planner.level_notes();
   remember_batch(*plan.state_, batch, s.check_pages);
   return plan;
@@ -199,7 +205,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
 std::string Engine::explain() const {
   const api::EngineState& s = state();
   return kvloom::format("{}threads  {}\nworkspace {} bytes\n", runtime::explain_choice(s.setup.spec, s.setup.config, s.setup.choice),
-                     s.setup.threads, s.layout.bytes);
+                        s.setup.threads, s.layout.bytes);
 }
 
 }  // namespace kvloom

@@ -18,13 +18,6 @@ void check_float(const Tensor& t, const char* where, const char* name) {
           name, name_of(t.dtype));
 }
 
-/// The LSE has no vector dimension: any strides do.
-Tensor lse_view(const Tensor& lse) {
-  Tensor t = lse;
-  if (t.ndim >= 0 && t.ndim < 4) t.shape[t.ndim] = t.stride[t.ndim] = 1, ++t.ndim;
-  return t;
-}
-
 /// Shape of the merged states, from the output.
 struct Shape {
   int64_t rows, heads, dim;
@@ -36,8 +29,8 @@ Shape check_output(const Tensor& o, const Tensor& lse, const char* where) {
   check_writable(o, where, "o");
   const Shape s{o.shape[0], o.shape[1], o.shape[2]};
   if (lse.given()) {
-    check_tensor(lse_view(lse), {where, "lse", "[rows, heads] (and 1)", DType::f32, 3, {s.rows, s.heads, 1}, "; as o has it"});
-    check_writable(lse_view(lse), where, "lse");
+    check_tensor(lse, {where, "lse", "[rows, heads]", DType::f32, 2, {s.rows, s.heads}, "; as o has it", true});
+    check_writable(lse, where, "lse");
     check_disjoint(lse, "lse", o, "o", where);
   }
   return s;
@@ -46,7 +39,7 @@ Shape check_output(const Tensor& o, const Tensor& lse, const char* where) {
 void check_side(const Tensor& o, const Tensor& lse, const Shape& s, const char* where, const char* o_name, const char* lse_name) {
   check_float(o, where, o_name);
   check_tensor(o, {where, o_name, "[rows, heads, dim]", o.dtype, 3, {s.rows, s.heads, s.dim}, "; as o has it"});
-  check_tensor(lse_view(lse), {where, lse_name, "[rows, heads] (and 1)", DType::f32, 3, {s.rows, s.heads, 1}, "; as o has it"});
+  check_tensor(lse, {where, lse_name, "[rows, heads]", DType::f32, 2, {s.rows, s.heads}, "; as o has it", true});
 }
 
 bool same_view(const Tensor& a, const Tensor& b) {
@@ -105,8 +98,8 @@ void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, c
   const Shape s = check_output(o, lse, where);
   check_float(o_in, where, "o_in");
   check_tensor(o_in, {where, "o_in", "[rows, states, heads, dim]", o_in.dtype, 4, {s.rows, kAny, s.heads, s.dim}, "; as o has it"});
-  check_tensor(lse_view(lse_in),
-               {where, "lse_in", "[rows, states, heads] (and 1)", DType::f32, 4, {s.rows, o_in.shape[1], s.heads, 1}, "; as o_in has it"});
+  check_tensor(lse_in,
+               {where, "lse_in", "[rows, states, heads]", DType::f32, 3, {s.rows, o_in.shape[1], s.heads}, "; as o_in has it", true});
   for (const auto& [out, name] : {std::pair{&o, "o"}, std::pair{&lse, "lse"}}) {
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);
@@ -127,8 +120,7 @@ void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView ind
   const Shape s = check_output(o, lse, where);
   check_float(o_in, where, "o_in");
   check_tensor(o_in, {where, "o_in", "[total, heads, dim]", o_in.dtype, 3, {kAny, s.heads, s.dim}, "; as o has it"});
-  check_tensor(lse_view(lse_in),
-               {where, "lse_in", "[total, heads] (and 1)", DType::f32, 3, {o_in.shape[0], s.heads, 1}, "; as o_in has it"});
+  check_tensor(lse_in, {where, "lse_in", "[total, heads]", DType::f32, 2, {o_in.shape[0], s.heads}, "; as o_in has it", true});
   for (const auto& [out, name] : {std::pair{&o, "o"}, std::pair{&lse, "lse"}}) {
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);

@@ -2,6 +2,7 @@
 
 #include "kvloom/support/check.h"
 
+#include <cstring>
 #include <new>
 
 namespace kvloom {
@@ -13,6 +14,23 @@ std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what
   void* const p = ::operator new(size_t(bytes > 0 ? bytes : 1), std::align_val_t(64), std::nothrow);
   if (p == nullptr) fail(ErrorCode::out_of_memory, "Engine: {}: got no memory, wanted {} bytes; lower the capacity", what, bytes);
   return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
+}
+
+void PlanState::erase() {
+  if (!written) return;
+  const PlanView v = view();
+  const auto zero = [](auto span) {
+    std::memset(const_cast<void*>(static_cast<const void*>(span.data)), 0, size_t(span.size) * sizeof span[0]);
+  };
+  zero(v.groups);
+  zero(v.row_entries);
+  zero(v.cta_indptr);
+  zero(v.items);
+  zero(v.units);
+  zero(v.entries);
+  zero(v.touches);
+  std::memset(buffer.get(), 0, sizeof(PlanHeader));
+  written = false;
 }
 
 std::unique_ptr<PlanState> PlanPool::take() {

@@ -14,7 +14,7 @@ class PlanPool;
 struct AlignedFree {
   void operator()(void* p) const;
 };
-/// Uninitialised memory on a 64-byte boundary. Throws out_of_memory; `what` is named in the message.
+/// Memory on a 64-byte boundary, not initialised. Throws out_of_memory; `what` is named in the message.
 std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what);
 
 /// One planned step.
@@ -39,6 +39,9 @@ struct PlanState {
   std::string notes;                  // levels found and not taken
 
   PlanView view() const { return view_plan(buffer.get()); }
+  /// Zeroes what the last step wrote. Between the sections a buffer stays zero, so equal steps have equal bytes whatever came before.
+  void erase();
+  bool written = false;  // the buffer holds a plan
 };
 
 /// The free list. Shared by an engine and its plans, so that either may go first.

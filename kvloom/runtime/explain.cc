@@ -22,8 +22,8 @@ Intensity intensity(const AttentionSpec& spec, const AttendKernel& kernel, int64
 
 std::string class_line(const char* name, const KernelClass& c) {
   return kvloom::format("  {:<8} tile {} packed rows x {} keys, {} KV head{} an item, cost {} a key + {} a row + {} an item\n", name,
-                     c.tile_rows, c.tile_kv, c.heads_per_item, c.heads_per_item == 1 ? "" : "s", c.cost_per_token, c.cost_per_tile_row,
-                     c.cost_per_item);
+                        c.tile_rows, c.tile_kv, c.heads_per_item, c.heads_per_item == 1 ? "" : "s", c.cost_per_token, c.cost_per_tile_row,
+                        c.cost_per_item);
 }
 
 }  // namespace
@@ -35,17 +35,17 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }
   text += kvloom::format("CTAs     {}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
-                      config.compute_rows_above);
+                         config.compute_rows_above);
   text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
   const int64_t group = spec.group_size();
   const Intensity decode = intensity(spec, *winner.kernel, group);
   const Intensity tile = intensity(spec, *winner.kernel, config.classes[1].tile_rows);
   text += kvloom::format("roof     ridge about {:.0f} FLOP a byte (nominal: {} FLOP and {:.0f} bytes a cycle)\n",
-                      winner.kernel->flop_per_cycle / kNominalBytesPerCycle, winner.kernel->flop_per_cycle, kNominalBytesPerCycle);
+                         winner.kernel->flop_per_cycle / kNominalBytesPerCycle, winner.kernel->flop_per_cycle, kNominalBytesPerCycle);
   text +=
       kvloom::format("  one new token  {} packed rows a KV head, {:.1f} FLOP a byte: {} binds\n", group, decode.flop_per_byte, decode.roof);
   text += kvloom::format("  compute tile   {} packed rows, {:.1f} FLOP a byte: {} binds\n", config.classes[1].tile_rows, tile.flop_per_byte,
-                      tile.roof);
+                         tile.roof);
   return text;
 }
 

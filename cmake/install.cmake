@@ -1,0 +1,29 @@
+# Headers, library and find_package(kvloom). Only what users include is installed: no room behind the interface, no header of fmt.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(kvloom_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/kvloom)
+
+set_target_properties(kvloom PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} DEFINE_SYMBOL "")
+get_target_property(kvloom_type kvloom TYPE)
+if(kvloom_type STREQUAL "SHARED_LIBRARY" AND NOT APPLE)
+  target_link_options(kvloom PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/exports.map)
+  set_target_properties(kvloom PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/exports.map)
+endif()
+
+install(TARGETS kvloom EXPORT kvloomTargets COMPONENT kvloom INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+foreach(room base contract attn variants)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/kvloom/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvloom COMPONENT kvloom FILES_MATCHING PATTERN "*.h")
+endforeach()
+foreach(header plan/scheduler_config.h support/error.h api/engine.h api/ops.h api/kvloom.h)
+  cmake_path(GET header PARENT_PATH room)
+  install(FILES ${PROJECT_SOURCE_DIR}/kvloom/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvloom/${room} COMPONENT kvloom)
+endforeach()
+
+install(EXPORT kvloomTargets NAMESPACE kvloom:: DESTINATION ${kvloom_package_dir} COMPONENT kvloom)
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/kvloomConfig.cmake.in ${PROJECT_BINARY_DIR}/cmake/kvloomConfig.cmake
+                              INSTALL_DESTINATION ${kvloom_package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/cmake/kvloomConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+configure_file(${PROJECT_SOURCE_DIR}/cmake/kvloom.pc.in ${PROJECT_BINARY_DIR}/cmake/kvloom.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/cmake/kvloomConfig.cmake ${PROJECT_BINARY_DIR}/cmake/kvloomConfigVersion.cmake
+        DESTINATION ${kvloom_package_dir} COMPONENT kvloom)
+install(FILES ${PROJECT_BINARY_DIR}/cmake/kvloom.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT kvloom)
