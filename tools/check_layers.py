@@ -58,7 +58,7 @@ FORBIDDEN = {
 }
 
 # The planner's arithmetic is integer by law: equal bytes on every platform. Pictures and texts of a plan are not the plan.
-FLOAT = re.compile(r"\b(float|double)\b")
+FLOAT = re.compile(r"(?<!sizeof\()\b(float|double)\b")  # the size of one is an integer
 FLOAT_ALLOWED_IN_PLAN = re.compile(r"describe")
 
 ASM = re.compile(r"\b(asm|__asm__|__asm)\b\s*(volatile|__volatile__)?\s*\(")

@@ -1,6 +1,6 @@
 #include "cli/report/machine.h"
 
-#include "commit.h"
+#include "cli/generated/commit.h"
 #include "kvloom/cpu/target.h"
 
 #include <fmt/core.h>
