@@ -26,6 +26,7 @@ struct Planner::Impl {
 
   GroupList list;
   ExplicitGroups explicit_groups;
+  PrefixFinder prefix_finder;
   Work work;
   PolicyMemory policy_memory;
   Schedule schedule;
@@ -37,6 +38,8 @@ struct Planner::Impl {
   }
   Impl(const Impl&) = delete;  // rules point into config
 
+  /// fixed_split: a request's bits must not depend on what it shares with others.
+  bool looks_for_levels() const { return config.levels == LevelMode::automatic && config.policy != Policy::fixed_split; }
   void make_groups(const Batch& batch);
   void make_work(const Batch& batch);
   void make_schedule();
@@ -47,7 +50,7 @@ void Planner::Impl::make_groups(const Batch& batch) {
   list.clear();
   if (!batch.groups.empty()) {
     explicit_groups.build(spec, capacity, batch, list);
-  } else {
+  } else if (!looks_for_levels() || !prefix_finder.find(spec, capacity, config, batch, list)) {
     flat_groups(spec, batch, list);
   }
   auto check = [](const char* what, size_t got, int32_t limit, const char* remedy) {
