@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include "cli/replay/step_stats.h"
 
 #include "kvloom/base/math.h"

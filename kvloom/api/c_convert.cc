@@ -43,12 +43,18 @@ E enum_of(int32_t value) {
   return static_cast<E>(value < 0 || value > 255 ? 255 : value);
 }
 
+/// sizeof T in the first release of this ABI: what every caller has. A struct that grows gets its old size here.
+template <class T>
+constexpr size_t kFirstSize = sizeof(T);
+
 /// Copies the caller's struct over the defaults that `to` holds.
-void read_over(const void* from, void* to, size_t our_size, const char* type) {
+void read_over(const void* from, void* to, size_t our_size, size_t first_size, size_t align, const char* type) {
   uint32_t size;
   std::memcpy(&size, from, sizeof size);
-  require(size >= sizeof size && size <= kMaxStruct, "{}: struct_size: got {}, wanted sizeof({}); call {}_init first", type, size, type,
-          type);
+  require(size >= first_size && size <= kMaxStruct && size % align == 0,
+          "{}: struct_size: got {}, wanted sizeof({}), {} in this library; call "
+          "{}_init first",
+          type, size, type, our_size, type);
   const auto* bytes = static_cast<const unsigned char*>(from);
   for (size_t i = our_size; i < size; ++i) {
     if (bytes[i] != 0) {
@@ -74,7 +80,7 @@ T read_struct(const T* from, const char* type) {
   require(from != nullptr, "{}: got a null pointer, wanted a struct filled by {}_init", type, type);
   T to;
   set_defaults(to);
-  read_over(from, &to, sizeof to, type);
+  read_over(from, &to, sizeof to, kFirstSize<T>, alignof(T), type);
   return to;
 }
 
