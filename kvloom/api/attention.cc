@@ -15,6 +15,7 @@ Capacity capacity_of(const AttentionSpec& spec, const Batch& batch, LevelMode le
   int64_t kv_tokens = 0;
   for (int64_t i = 0; i < batch.kv_len.size; ++i) kv_tokens += max_of<int64_t>(batch.kv_len[i], 0);
   c.max_kv_tokens = batch.lists_per_kv_head && spec.num_kv_heads > 0 ? ceil_div<int64_t>(kv_tokens, spec.num_kv_heads) : kv_tokens;
+  c.max_kv_tokens = max_of<int64_t>(c.max_kv_tokens, 1);  // 0 would mean "not bounded", which a step without KV is not
   for (const LevelGroup& group : batch.groups) c.max_level_rows += max_of<int64_t>(group.tokens.size, 0);
   c.max_groups = int32_t(min_of<int64_t>(batch.groups.size, INT32_MAX));
   const bool may_share = batch.groups.empty() && levels == LevelMode::automatic && spec.storage == Storage::paged;

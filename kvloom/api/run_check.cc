@@ -166,7 +166,8 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t) {
   }
   p.kv = {t.k.data, t.v.data, k.page, k.token, k.head, v.page, v.token, v.head, min_of(k.num_pages, v.num_pages)};
   take_pages(plan, t, p);
-  check_pointer(t.page_pos, plan.kv_position == KvPosition::page_table, "page_pos", "KvPosition::page_table");
+  const bool has_pages = plan.pages.size > 0;  // a step without KV has no positions to point at
+  check_pointer(t.page_pos, plan.kv_position == KvPosition::page_table && has_pages, "page_pos", "KvPosition::page_table");
   p.page_pos = t.page_pos;
   p.variant = variant_params(plan, t);
   p.bare_state = t.bare_state;
