@@ -10,7 +10,13 @@ void over(const char* what, int64_t got, const char* limit_name, int64_t limit) 
        limit);
 }
 
-/// "request 3" or, where lists are per head, "request 3, KV head 1".
+/// What require() does, where wording the arguments costs more than the check.
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> message, Args&&... args) {
+  fail(ErrorCode::invalid_argument, message, std::forward<Args>(args)...);
+}
+
+/// "request 3" or, where lists are per head, "request 3, KV head 1". Only for a message: it allocates.
 std::string name_of_list(const AttentionSpec& spec, const Batch& batch, int64_t list) {
   if (!batch.lists_per_kv_head) return kvloom::format("request {}", list);
   return kvloom::format("request {}, KV head {}", list / spec.num_kv_heads, list % spec.num_kv_heads);
@@ -37,8 +43,8 @@ void check_lengths(const AttentionSpec& spec, const Capacity& capacity, const Ba
   int64_t sum = 0;
   for (int64_t i = 0; i < lists; ++i) {
     const int64_t length = kv[i];
-    require(length >= 0 && length <= kMaxListTokens, "plan: kv_len: {}: got {}, wanted 0 to {}", name_of_list(spec, batch, i), length,
-            kMaxListTokens);
+    if (length < 0 || length > kMaxListTokens)
+      refuse("plan: kv_len: {}: got {}, wanted 0 to {}", name_of_list(spec, batch, i), length, kMaxListTokens);
     sum += length;
   }
   if (capacity.max_kv_tokens == 0) return;
@@ -56,11 +62,12 @@ void check_dense_table(const AttentionSpec& spec, const Batch& batch, int64_t li
   require(batch.table_stride <= kMaxListTokens, "plan: table_stride: got {}, wanted at most {}", batch.table_stride, kMaxListTokens);
   for (int64_t i = 0; i < lists; ++i) {
     const int64_t need = list_entries(spec, batch.kv_len[i]);
-    require(need <= batch.table_stride, "plan: kv_len: {}: got {} tokens, which take {} pages of {}, wanted at most table_stride = {}",
-            name_of_list(spec, batch, i), batch.kv_len[i], need, spec.page_size, batch.table_stride);
-    require(need == 0 || i * batch.table_stride + need <= batch.pages.size,
-            "plan: pages: {}: got {} entries, wanted {} for this row of the table", name_of_list(spec, batch, i), batch.pages.size,
-            i * batch.table_stride + need);
+    if (need > batch.table_stride)
+      refuse("plan: kv_len: {}: got {} tokens, which take {} pages of {}, wanted at most table_stride = {}", name_of_list(spec, batch, i),
+             batch.kv_len[i], need, spec.page_size, batch.table_stride);
+    if (need > 0 && i * batch.table_stride + need > batch.pages.size)
+      refuse("plan: pages: {}: got {} entries, wanted {} for this row of the table", name_of_list(spec, batch, i), batch.pages.size,
+             i * batch.table_stride + need);
   }
 }
 
@@ -75,16 +82,18 @@ void check_indptr_lists(const AttentionSpec& spec, const Batch& batch, int64_t l
   for (int64_t i = 0; i < lists; ++i) {
     const int64_t begin = indptr[i];
     const int64_t need = list_entries(spec, batch.kv_len[i]);
-    require(begin >= 0, "plan: list_indptr: {}: got {}, wanted 0 or more", name_of_list(spec, batch, i), begin);
+    if (begin < 0) refuse("plan: list_indptr: {}: got {}, wanted 0 or more", name_of_list(spec, batch, i), begin);
     if (closed) {
-      require(indptr[i + 1] >= begin, "plan: list_indptr: {}: got {} after {}, wanted no decrease", name_of_list(spec, batch, i),
-              indptr[i + 1], begin);
-      require(indptr[i + 1] - begin >= need, "plan: list_indptr: {}: got {} {}, wanted {} for kv_len = {}", name_of_list(spec, batch, i),
-              indptr[i + 1] - begin, unit, need, batch.kv_len[i]);
+      if (indptr[i + 1] < begin)
+        refuse("plan: list_indptr: {}: got {} after {}, wanted no decrease", name_of_list(spec, batch, i), indptr[i + 1], begin);
+      if (indptr[i + 1] - begin < need)
+        refuse("plan: list_indptr: {}: got {} {}, wanted {} for kv_len = {}", name_of_list(spec, batch, i), indptr[i + 1] - begin, unit,
+               need, batch.kv_len[i]);
     }
     if (spec.storage == Storage::paged && need > 0) {
-      require(begin + need <= batch.pages.size && begin <= batch.pages.size, "plan: pages: {}: got {} entries, wanted {} for kv_len = {}",
-              name_of_list(spec, batch, i), batch.pages.size, begin + need, batch.kv_len[i]);
+      if (begin > batch.pages.size || begin + need > batch.pages.size)
+        refuse("plan: pages: {}: got {} entries, wanted {} for kv_len = {}", name_of_list(spec, batch, i), batch.pages.size, begin + need,
+               batch.kv_len[i]);
     }
   }
 }

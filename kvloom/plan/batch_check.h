@@ -18,9 +18,10 @@ inline int64_t num_lists(const AttentionSpec& spec, const Batch& batch) {
   return batch.lists_per_kv_head ? int64_t(batch.num_requests) * spec.num_kv_heads : batch.num_requests;
 }
 
-/// Entries of `pages` (ragged: tokens) that `tokens` tokens of a list take.
+/// Entries of `pages` (ragged: tokens) that `tokens` <= kMaxListTokens of a list take.
 inline int64_t list_entries(const AttentionSpec& spec, int64_t tokens) {
-  return spec.storage == Storage::ragged ? tokens : (tokens + spec.page_size - 1) / spec.page_size;
+  if (spec.storage == Storage::ragged) return tokens;
+  return (uint32_t(tokens) + uint32_t(spec.page_size) - 1) / uint32_t(spec.page_size);  // both at most 2^30; a short division
 }
 
 }  // namespace kvloom::plan

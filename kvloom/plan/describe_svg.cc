@@ -60,7 +60,13 @@ class Picture {
                 counted(uint64_t(h.num_units), "merge")));
   }
 
+  uint64_t mean() const {
+    const uint64_t ctas = uint64_t(plan_.header->num_ctas);
+    return (facts_.total_load + ctas / 2) / ctas;
+  }
+
   void draw_axis() {
+    text(kGutter - 900, kLanesTop - 1000, 1100, "end", kSoftInk, "CTA");
     for (uint64_t tick : axis_ticks(facts_.largest_load)) {
       const int64_t x = x_of(tick);
       append(text_, "<path d=\"M{0} {1}V{2}\" stroke=\"{3}\" stroke-width=\"1\"/>\n", px(x), px(kLanesTop - 400), px(lanes_bottom_ + 500),
@@ -125,22 +131,33 @@ class Picture {
            px(y + lanes_.height), px(dash), kInk);
   }
 
+  /// Request, heads and key positions, as far as they fit.
   void label_item(const WorkItem& w, const ItemFacts& f, const Colour& colour, int64_t x, int64_t width, int64_t y) {
     if (lanes_.height < 1300) return;
-    const RowGroup& g = plan_.groups[w.group];
+    constexpr int64_t kLetter = 640, kPad = 500;
     std::string words = format("r{}", f.request);
-    if (f.shared) words += format(" +{}", g.token_count - 1);
+    if (f.shared) words += format(" +{}", plan_.groups[w.group].token_count - 1);
+    const int64_t room = (width - (f.merges > 0 ? 2200 : 900)) / kLetter;
     const std::string heads =
         w.kv_head_count > 1 ? format(" h{}-{}", w.kv_head, w.kv_head + w.kv_head_count - 1) : format(" h{}", w.kv_head);
-    const std::string keys = format(" [{}, {})", w.kv_begin, w.kv_end);
-    const int64_t room = width - (f.merges > 0 ? 2200 : 900), letter = 640;
-    if (int64_t(words.size() + heads.size() + keys.size()) * letter <= room) {
+    const std::string keys = format(" [{}, {})", first_key(w), first_key(w) + (w.kv_end - w.kv_begin));
+    if (int64_t(words.size() + heads.size() + keys.size()) <= room) {
       words += heads + keys;
-    } else if (int64_t(words.size() + heads.size()) * letter <= room) {
+    } else if (int64_t(words.size() + heads.size()) <= room) {
       words += heads;
     }
-    if (int64_t(words.size()) * letter > room) return;
-    text(x + 500, y + lanes_.height / 2 + 390, 1100, "start", is_dark(colour) ? "#ffffff" : kInk, words);
+    if (int64_t(words.size()) > room) return;
+    if (f.shared) {  // words on hatching need a ground of their own
+      append(text_, "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"13.4\" rx=\"3\" fill=\"{}\"/>", px(x + kPad - 200),
+             px(y + lanes_.height / 2 - 670), px(int64_t(words.size()) * kLetter + 300), hex(colour));
+    }
+    text(x + kPad, y + lanes_.height / 2 + 390, 1100, "start", is_dark(colour) ? "#ffffff" : kInk, words);
+  }
+
+  /// Position of an item's first key where positions count up, else its place in the list.
+  int32_t first_key(const WorkItem& w) const {
+    const RowGroup& g = plan_.groups[w.group];
+    return w.kv_begin + (g.kv_position == KvPosition::linear ? g.kv_pos0 : 0);
   }
 
   void draw_merge(int32_t merges, int64_t x_end, int64_t y) {
@@ -151,10 +168,10 @@ class Picture {
   }
 
   void draw_mean() {
-    const int64_t x = x_of(facts_.total_load / uint64_t(plan_.header->num_ctas));
+    const int64_t x = x_of(mean());
     append(text_, "<path d=\"M{0} {1}V{2}\" stroke=\"#dc2626\" stroke-width=\"1.4\" stroke-dasharray=\"6 3\"/>\n", px(x),
            px(kLanesTop - 700), px(lanes_bottom_ + 500));
-    text(x, kLanesTop - 1000, 1100, "end", "#dc2626", "mean " + grouped(facts_.total_load / uint64_t(plan_.header->num_ctas)));
+    text(x, kLanesTop - 1000, 1100, "end", "#dc2626", "mean " + grouped(mean()));
   }
 
   int32_t legend_requests() const { return std::min(facts_.num_requests, kLegendRequests); }

@@ -20,7 +20,7 @@ void write_summary(const PlanView& plan, const AttentionSpec& spec, const PlanFa
          counted(uint64_t(h.total_tokens), "query token"), spec.num_qo_heads, spec.num_kv_heads, counted(uint64_t(h.num_levels), "level"),
          counted(ctas, "CTA"));
   append(out, "  balance    {}: largest load {}, mean {}, smallest {}\n", ratio(facts.largest_load * ctas, facts.total_load),
-         grouped(facts.largest_load), grouped(facts.total_load / ctas), grouped(facts.smallest_load));
+         grouped(facts.largest_load), grouped((facts.total_load + ctas / 2) / ctas), grouped(facts.smallest_load));
   uint64_t of_class[2] = {0, 0}, cut = 0, shared = 0, partials = 0;
   for (int64_t i = 0; i < plan.items.size; ++i) {
     ++of_class[plan.items[i].kernel_class & 1];
@@ -41,8 +41,9 @@ void write_summary(const PlanView& plan, const AttentionSpec& spec, const PlanFa
 void write_classes(const PlanHeader& h, std::string& out) {
   for (int c = 0; c < 2; ++c) {
     const KernelClass& k = h.classes[c];
-    append(out, "  {:<10} {} rows x {} keys x {}; cost {} a token, {} a row, {} an item\n", name_of_class(c), k.tile_rows, k.tile_kv,
-           counted(uint64_t(k.heads_per_item), "head"), k.cost_per_token, k.cost_per_tile_row, k.cost_per_item);
+    append(out, "  {:<10} {} x {} x {}; cost {} a token, {} a row, {} an item\n", name_of_class(c), counted(uint64_t(k.tile_rows), "row"),
+           counted(uint64_t(k.tile_kv), "key"), counted(uint64_t(k.heads_per_item), "head"), k.cost_per_token, k.cost_per_tile_row,
+           k.cost_per_item);
   }
 }
 

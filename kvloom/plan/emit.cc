@@ -24,15 +24,34 @@ int32_t bucket_of(const Tile& t, int32_t cta, CtaOrder order) {
   return 3 * cta + ((t.kernel_class == 0) == memory_first ? 1 : 2);
 }
 
-void count_items(const Work& work, const Schedule& schedule, EmitMemory& memory, PlanSections& out) {
+/// First item of every bucket, and cta_indptr.
+void count_items(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
   const int32_t ctas = out.header->num_ctas;
   memory.bucket.assign(3 * size_t(ctas) + 1, 0);
-  for (const Piece& p : schedule.pieces) ++memory.bucket[bucket_of(work.tiles[p.tile], p.cta, schedule.order) + 1];
-  for (int32_t b = 0; b < 3 * ctas; ++b) {
-    if (b % 3 == 0) out.cta_indptr[b / 3] = memory.bucket[b];
-    memory.bucket[b + 1] += memory.bucket[b];
+  for (const Piece& p : schedule.pieces) memory.bucket[bucket_of(work.tiles[p.tile], p.cta, schedule.order) + 1] += p.run_count;
+  int32_t items = 0;
+  for (int32_t c = 0; c < ctas; ++c) {
+    out.cta_indptr[c] = items;
+    for (int32_t b = 3 * c; b < 3 * c + 3; ++b) memory.bucket[b + 1] = items += memory.bucket[b + 1];
   }
-  out.cta_indptr[ctas] = memory.bucket[3 * ctas];
+  check_room("work items", items, layout.max_items);
+  out.cta_indptr[ctas] = items;
+  out.header->num_items = items;
+}
+
+/// The items of a piece, from `to` on.
+void write_piece(const Tile& t, const Piece& p, bool fixed, WorkItem* to) {
+  const int32_t last = p.run + p.run_count;
+  int32_t kv_head = t.kv_head + p.run * t.kv_head_count;
+  for (int32_t run = p.run; run < last; ++run, ++to, kv_head += t.kv_head_count) {
+    *to = t;
+    to->kv_head = uint16_t(kv_head);
+  }
+  if (last == t.runs) to[-1].kv_head_count = t.last_heads;
+  if (p.run_count > 1 || is_whole(t, p)) return;  // only whole runs come together
+  to[-1].kv_begin = p.kv_begin;
+  to[-1].kv_end = p.kv_end;
+  to[-1].chunked = fixed && p.kv_begin > t.kv_begin;
 }
 
 void write_items(const Work& work, const Schedule& schedule, EmitMemory& memory, PlanSections& out) {
@@ -41,29 +60,22 @@ void write_items(const Work& work, const Schedule& schedule, EmitMemory& memory,
   memory.partials.clear();
   for (const Piece& p : schedule.pieces) {
     const Tile& t = work.tiles[p.tile];
-    const int32_t at = memory.bucket[bucket_of(t, p.cta, schedule.order)]++;
-    WorkItem& item = out.items[at];
-    item.group = t.group;
-    item.row_begin = t.row_begin;
-    item.kv_begin = p.kv_begin;
-    item.kv_end = p.kv_end;
-    item.partial_row = -1;
-    item.touch_begin = 0;
-    item.row_count = uint16_t(t.row_count);
-    item.touch_count = 0;
-    item.kv_head = uint16_t(t.kv_head + p.run * t.heads);
-    item.kv_head_count = uint8_t(run_heads(t, p.run));
-    item.kernel_class = t.kernel_class;
-    item.chunked = fixed && p.kv_begin > t.kv_begin;
-    memory.loads[p.cta] += run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
-    if (t.several || !is_whole(t, p)) memory.partials.push_back({t.first_unit + p.run, p.kv_begin, at});
+    int32_t& next = memory.bucket[bucket_of(t, p.cta, schedule.order)];
+    write_piece(t, p, fixed, out.items + next);
+    memory.loads[p.cta] += p.run_count * run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
+    if (t.several || !is_whole(t, p)) {
+      for (int32_t r = 0; r < p.run_count; ++r) memory.partials.push_back({t.first_unit + p.run + r, p.kv_begin, next + r});
+    }
+    next += p.run_count;
   }
 }
 
 /// Gives every partial item its scratch rows, units in order and each unit's items by their keys.
 void place_partials(EmitMemory& memory, const PlanLayout& layout, PlanSections& out) {
-  std::sort(memory.partials.begin(), memory.partials.end(),
-            [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; });
+  auto before = [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; };
+  if (!std::is_sorted(memory.partials.begin(), memory.partials.end(), before)) {  // a stream makes them in order
+    std::sort(memory.partials.begin(), memory.partials.end(), before);
+  }
   int64_t row = 0;
   for (const PartialItem& p : memory.partials) {
     WorkItem& item = out.items[p.item];
@@ -110,9 +122,7 @@ void emit_units_by_tile(const TileRules& rules, const GroupList& list, const Pla
 void emit(const TileRules& rules, const GroupList& list, const Work& work, const Schedule& schedule, const PlanLayout& layout,
           EmitMemory& memory, PlanSections out) {
   PlanHeader& h = *out.header;
-  check_room("work items", int64_t(schedule.pieces.size()), layout.max_items);
-  h.num_items = int32_t(schedule.pieces.size());
-  count_items(work, schedule, memory, out);
+  count_items(work, schedule, layout, memory, out);
   write_items(work, schedule, memory, out);
   for (int64_t load : memory.loads) {
     h.cost_total += uint64_t(load);

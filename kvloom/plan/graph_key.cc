@@ -5,20 +5,23 @@
 namespace kvloom::plan {
 namespace {
 
-/// FNV-1a over 64-bit words: a key of a handful of fields, the same on every platform.
+/// A word at a time, mixed as in SplitMix64: a key of a handful of fields, the same on every platform.
 class Hash {
  public:
   template <class T>
   Hash& add(T value) {
     uint64_t word = 0;
-    std::memcpy(&word, &value, sizeof(T));
-    for (int i = 0; i < 8; ++i) state_ = (state_ ^ (word >> (8 * i) & 0xff)) * 0x100000001b3u;
+    std::memcpy(&word, &value, sizeof(T));  // a float by its bits
+    state_ = (state_ ^ word) + 0x9e3779b97f4a7c15u;
+    state_ = (state_ ^ state_ >> 30) * 0xbf58476d1ce4e5b9u;
+    state_ = (state_ ^ state_ >> 27) * 0x94d049bb133111ebu;
+    state_ ^= state_ >> 31;
     return *this;
   }
   uint64_t value() const { return state_; }
 
  private:
-  uint64_t state_ = 0xcbf29ce484222325u;
+  uint64_t state_ = 0;
 };
 
 void add_spec(Hash& hash, const AttentionSpec& s) {

@@ -27,7 +27,7 @@ void flat_groups(const AttentionSpec& spec, const Batch& batch, GroupList& out) 
     for (int32_t h = 0; h < lists; ++h) {
       const int64_t list = int64_t(r) * lists + h;
       const int64_t kv_len = batch.kv_len[list];
-      RowGroup g{};
+      RowGroup& g = out.groups.emplace_back();
       g.list_begin = batch.table_stride > 0 ? list * batch.table_stride : batch.list_indptr[list];
       g.row_list = batch.q_pos ? int32_t(begin) : -1;
       g.token_begin = int32_t(begin);
@@ -38,7 +38,6 @@ void flat_groups(const AttentionSpec& spec, const Batch& batch, GroupList& out) 
       g.kv_head = batch.lists_per_kv_head ? h : -1;
       g.prefix = batch.prefix ? batch.prefix[r] : 0;
       g.kv_position = batch.kv_position;
-      out.groups.push_back(g);
     }
     begin = end;
   }

@@ -76,9 +76,8 @@ bool sees_keys(const Tile& t) { return t.kv_begin < t.kv_end; }
 void drop_needless(Work& work) {
   for (int c = 0; c < 2; ++c) work.cost[c] = work.units[c] = 0;
   for (Tile& t : work.tiles) {
-    if (!sees_keys(t) && !t.needed) t.runs = 0;
-    if (t.runs == 0) continue;
-    work.cost[t.kernel_class] += tile_cost(t);
+    if (!sees_keys(t) && !t.needed) t.runs = 0, t.cost = 0;
+    work.cost[t.kernel_class] += t.cost;
     work.units[t.kernel_class] += t.runs;
   }
 }

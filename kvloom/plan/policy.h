@@ -9,14 +9,28 @@
 
 namespace kvloom::plan {
 
-/// Part of a unit (tile, head run) given to a CTA. Pieces of one CTA come in the order in which it should do them.
+/// Part of a unit (tile, head run) given to a CTA, or several neighbouring whole runs, all with the same number of heads. Pieces of one
+/// CTA come in the order in which it should do them.
 struct Piece {
   int32_t tile;
   int32_t run;
+  int32_t run_count;
   int32_t kv_begin;
   int32_t kv_end;
   int32_t cta;
 };
+
+/// Appends a piece, field by field into its place: a temporary that is copied in wider words than it was written in stalls.
+inline void add_piece(std::vector<Piece>& pieces, int32_t tile, int32_t run, int32_t run_count, int64_t kv_begin, int64_t kv_end,
+                      int32_t cta) {
+  Piece& p = pieces.emplace_back();
+  p.tile = tile;
+  p.run = run;
+  p.run_count = run_count;
+  p.kv_begin = int32_t(kv_begin);
+  p.kv_end = int32_t(kv_end);
+  p.cta = cta;
+}
 
 inline bool is_whole(const Tile& t, const Piece& p) { return p.kv_begin == t.kv_begin && p.kv_end == t.kv_end; }
 
@@ -44,9 +58,16 @@ struct Kind {
   int32_t chunk;     // tokens of every chunk of the kind
 };
 
+/// Sort key of a kind: the most expensive first, ties by where it stands.
+struct KindOrder {
+  int64_t cost;
+  int32_t index;  // kinds are made by ascending (tile, head run, chunk)
+};
+
 /// Memory that policies keep between steps.
 struct PolicyMemory {
   std::vector<Kind> kinds;
+  std::vector<KindOrder> order;
   std::vector<uint64_t> heap;   // load << 16 | CTA
   std::vector<int64_t> loads;   // of CTAs
   std::vector<int64_t> shares;  // of CTAs: what a stream may pour into each
@@ -77,10 +98,9 @@ void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const 
 /// shares[c] so that they add up to `total`, equal but for rounding.
 void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares);
 
-/// Sorts kinds by (cost descending, tile, head run, chunk) and gives each unit or chunk to the CTA with the least load so far, ties by CTA.
-/// `loads` in and out.
-void longest_first(const Work& work, std::vector<Kind>& kinds, std::vector<uint64_t>& heap, std::vector<int64_t>& loads,
-                   std::vector<Piece>& pieces);
+/// Gives each unit or chunk of memory.kinds, by (cost descending, tile, head run, chunk), to the CTA with the least load so far, ties by
+/// CTA. `loads` in and out.
+void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
 /// Kinds of whole units of the tiles that the filter takes.
 void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds);
 

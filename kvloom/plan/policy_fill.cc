@@ -54,7 +54,7 @@ void cut_kinds(const Work& work, int64_t level, int32_t tile_kv, std::vector<Kin
   for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
     const Tile& t = work.tiles[i];
     if (!kCompute(t)) continue;
-    const int32_t full = t.last_heads == t.heads ? t.runs : t.runs - 1;
+    const int32_t full = full_runs(t);
     if (full > 0) add(i, 0, full);
     if (full < t.runs) add(i, full, t.runs);
   }
@@ -70,7 +70,7 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   const int32_t ctas = config.num_ctas;
   memory.loads.assign(ctas, 0);
   whole_kinds(work, kCompute, memory.kinds);
-  longest_first(work, memory.kinds, memory.heap, memory.loads, out.pieces);
+  longest_first(memory, memory.loads, out.pieces);
   const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
   const int64_t margin = std::max(config.keep_whole_margin, merge_cost(config));
@@ -90,7 +90,7 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
     memory.candidate.clear();
     loads.assign(ctas, 0);
     cut_kinds(work, mean, config.classes[1].tile_kv, memory.kinds);
-    longest_first(work, memory.kinds, memory.heap, loads, memory.candidate);
+    longest_first(memory, loads, memory.candidate);
     keep_if_better();
   }
   memory.candidate.clear();

@@ -12,7 +12,7 @@ namespace {
 
 /// Longest chunk of a run, in tokens, of a class whose KV tile is `tile_kv`.
 int64_t cap_tokens(int64_t cap_cost, int64_t cost_per_token, int64_t tile_kv) {
-  return std::max(round_up(ceil_div(cap_cost, cost_per_token), tile_kv), tile_kv);
+  return std::max(round_up(short_div(cap_cost + cost_per_token - 1, cost_per_token), tile_kv), tile_kv);
 }
 
 /// Chunks of runs [run_begin, run_end), which all have the same number of KV heads.
@@ -50,17 +50,17 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
     const Tile& t = work.tiles[i];
     if (t.runs == 0) continue;
     const int64_t tile_kv = config.classes[t.kernel_class].tile_kv;
-    const int64_t cap = cap_tokens(cap_cost, t.token_cost * t.heads, tile_kv);
+    const int64_t cap = cap_tokens(cap_cost, int64_t(t.token_cost) * t.kv_head_count, tile_kv);
     cap_of_class[t.kernel_class] = std::max(cap_of_class[t.kernel_class], cap);
-    const int32_t full = t.last_heads == t.heads ? t.runs : t.runs - 1;
+    const int32_t full = full_runs(t);
     if (full > 0) add_kinds(t, i, 0, full, cap, tile_kv, memory.kinds);
     if (full < t.runs) {
-      add_kinds(t, i, full, t.runs, cap_tokens(cap_cost, t.token_cost * t.last_heads, tile_kv), tile_kv, memory.kinds);
+      add_kinds(t, i, full, t.runs, cap_tokens(cap_cost, int64_t(t.token_cost) * t.last_heads, tile_kv), tile_kv, memory.kinds);
     }
   }
   out.chunk_cap = int32_t(std::min<int64_t>(work.units[0] > 0 ? cap_of_class[0] : cap_of_class[1], INT32_MAX));
   memory.loads.assign(config.num_ctas, 0);
-  longest_first(work, memory.kinds, memory.heap, memory.loads, out.pieces);
+  longest_first(memory, memory.loads, out.pieces);
 }
 
 }  // namespace kvloom::plan

@@ -9,7 +9,7 @@ void schedule_none(const Work& work, const SchedulerConfig& config, PolicyMemory
   for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
     const Tile& t = work.tiles[i];
     for (int32_t run = 0; run < t.runs; ++run) {
-      out.pieces.push_back({i, run, t.kv_begin, t.kv_end, cta});
+      add_piece(out.pieces, i, run, 1, t.kv_begin, t.kv_end, cta);
       if (++cta == config.num_ctas) cta = 0;
     }
   }

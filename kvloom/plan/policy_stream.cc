@@ -18,13 +18,13 @@ bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory
     int32_t cta = 0;
     for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
       const Tile& t = work.tiles[i];
-      for (int32_t run = 0; run < t.runs; ++run) pieces.push_back({i, run, t.kv_begin, t.kv_end, cta++});
+      for (int32_t run = 0; run < t.runs; ++run) add_piece(pieces, i, run, 1, t.kv_begin, t.kv_end, cta++);
     }
     return true;
   }
   memory.loads.assign(num_ctas, 0);
   whole_kinds(work, {}, memory.kinds);
-  longest_first(work, memory.kinds, memory.heap, memory.loads, pieces);
+  longest_first(memory, memory.loads, pieces);
   if (max_load(memory.loads) <= bound) return true;
   pieces.clear();
   return false;

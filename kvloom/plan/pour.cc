@@ -85,7 +85,7 @@ bool Stream::pay_partials(const Tile& t, int32_t run, int64_t kv) {
 }
 
 Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit) {
-  const int64_t per_token = t.token_cost * run_heads(t, run);
+  const int64_t per_token = int64_t(t.token_cost) * run_heads(t, run);
   const int64_t cost = unit_cost(t, run);
   const int64_t snap = rules_.snap[t.kernel_class];
   const Place start{index_, run, t.kv_begin, unit_start, false};
@@ -98,8 +98,8 @@ Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t off
   }
   const int64_t g = grid(t);
   const int64_t fixed = fixed_cost(t, run);
-  const int64_t token = t.kv_begin + (offset > fixed ? (offset - fixed) / per_token : 0);
-  const int64_t low = token / g * g;
+  const int64_t token = t.kv_begin + (offset > fixed ? short_div(offset - fixed, per_token) : 0);
+  const int64_t low = short_div(token, g) * g;
   const int64_t high = low + g;
   auto position = [&](int64_t kv) { return unit_start + fixed + per_token * (kv - t.kv_begin); };
   const int64_t target = unit_start + offset;
@@ -119,7 +119,7 @@ Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t off
 Place Stream::cut(const Place& previous, int64_t target, int64_t share) {
   const int64_t limit = previous.position + share + max_tile_ + (previous.inside ? 0 : max_fixed_);
   while (index_ < end()) {
-    const int64_t cost = tile_cost(work_.tiles[index_]);
+    const int64_t cost = work_.tiles[index_].cost;
     if (start_ + cost > target) break;
     start_ += cost;
     ++index_;
@@ -127,28 +127,39 @@ Place Stream::cut(const Place& previous, int64_t target, int64_t share) {
   }
   if (index_ >= end()) return {end(), 0, 0, start_, false};
   const Tile& t = work_.tiles[index_];
-  const int64_t each = unit_cost(t, 0);
+  const int64_t each = t.unit_cost;
   const int64_t offset = target - start_;
-  const int32_t run = int32_t(min_of<int64_t>(each > 0 ? offset / each : 0, t.runs - 1));
+  const int32_t run = int32_t(min_of<int64_t>(each > 0 ? short_div(offset, each) : 0, t.runs - 1));
   const Place place = inside(t, run, start_ + run * each, offset - run * each, limit);
   return comes_before(place, previous) ? previous : place;
 }
 
-/// Appends the pieces between two places.
+/// Appends the pieces between two places: part of a unit, whole runs tile by tile, part of a unit.
 void append(const Work& work, ClassFilter filter, Place from, const Place& to, int32_t cta, std::vector<Piece>& pieces, int64_t& load) {
+  const int32_t end = int32_t(work.tiles.size());
+  auto add = [&](const Tile& t, int32_t run, int32_t count, int32_t kv_begin, int32_t kv_end) {
+    add_piece(pieces, from.tile, run, count, kv_begin, kv_end, cta);
+    load += count * run_cost(t, run, int64_t(kv_end) - kv_begin);
+  };
   while (comes_before(from, to)) {
     const Tile& t = work.tiles[from.tile];
-    const bool last = from.tile == to.tile && from.run == to.run;
-    const int32_t kv_end = last ? to.kv : t.kv_end;
-    pieces.push_back({from.tile, from.run, from.kv, kv_end, cta});
-    load += run_cost(t, from.run, int64_t(kv_end) - from.kv);
-    if (last) return;
-    if (++from.run == t.runs) {
+    const bool last = from.tile == to.tile;
+    if (last && from.run == to.run) return add(t, from.run, 1, from.kv, to.kv);
+    if (from.kv > t.kv_begin) {
+      add(t, from.run++, 1, from.kv, t.kv_end);
+    } else {
+      const int32_t stop = last ? to.run : t.runs;
+      const int32_t alike = min_of(stop, full_runs(t));
+      if (alike > from.run) add(t, from.run, alike - from.run, t.kv_begin, t.kv_end);
+      if (stop > max_of(alike, from.run)) add(t, stop - 1, 1, t.kv_begin, t.kv_end);
+      from.run = stop;
+    }
+    if (from.run == t.runs) {
       from.run = 0;
       do ++from.tile;
-      while (from.tile < int32_t(work.tiles.size()) && !filter(work.tiles[from.tile]));
+      while (from.tile < end && !filter(work.tiles[from.tile]));
     }
-    from.kv = from.tile < int32_t(work.tiles.size()) ? work.tiles[from.tile].kv_begin : 0;
+    from.kv = from.tile < end ? work.tiles[from.tile].kv_begin : 0;
   }
 }
 
@@ -175,8 +186,12 @@ void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares)
   shares.resize(num_ctas);
   const int64_t each = total / num_ctas;
   const int64_t rest = total % num_ctas;
-  // total * c / num_ctas, without the 64-bit overflow: the remainder is spread evenly.
-  for (int32_t c = 0; c < num_ctas; ++c) shares[c] = each + (rest * (c + 1) / num_ctas - rest * c / num_ctas);
+  int64_t carry = 0;
+  for (int64_t& share : shares) {  // the remainder is spread evenly
+    carry += rest;
+    share = each + (carry >= num_ctas);
+    if (carry >= num_ctas) carry -= num_ctas;
+  }
 }
 
 }  // namespace kvloom::plan

@@ -58,42 +58,70 @@ bool is_scattered(const GroupList& list, const RowGroup& g) {
   return false;
 }
 
-/// What all tiles of a group have in common.
-Tile blank_tile(const TileRules& rules, const GroupList& list, int32_t group) {
-  const RowGroup& g = list.groups[group];
-  const int32_t c = rules.class_of(g);
+/// What all tiles of a class over every KV head have in common.
+Tile tile_of_class(const TileRules& rules, int c) {
   const KernelClass& k = rules.classes[c];
+  const int32_t heads = min_of(k.heads_per_item, rules.num_kv_heads);
   Tile t{};
-  t.group = group;
+  t.partial_row = -1;
+  t.kv_head_count = uint8_t(heads);
   t.kernel_class = uint8_t(c);
-  t.shared = g.level < list.num_levels - 1;
-  t.kv_head = g.kv_head < 0 ? 0 : g.kv_head;
-  const int32_t heads = g.kv_head < 0 ? rules.num_kv_heads : 1;
-  const int32_t per_run = min_of(k.heads_per_item, heads);
-  t.runs = uint16_t(ceil_div(heads, per_run));
-  t.heads = uint8_t(per_run);
-  t.last_heads = uint8_t(heads - (t.runs - 1) * per_run);
+  t.runs = uint16_t(ceil_div(rules.num_kv_heads, heads));
+  t.last_heads = uint8_t(rules.num_kv_heads - (t.runs - 1) * heads);
   t.item_cost = k.cost_per_item;
   t.token_cost = k.cost_per_token;
   return t;
 }
 
-void count_tile(Work& work, const Tile& t) {
+/// Works out the costs of a tile and adds them to its class's totals.
+void count_tile(Work& work, Tile& t) {
   const int c = t.kernel_class;
-  work.cost[c] += tile_cost(t);
+  const int64_t heads = int64_t(t.runs - 1) * t.kv_head_count + t.last_heads;
+  const int64_t head_cost = t.rows_cost + t.token_cost * (int64_t(t.kv_end) - t.kv_begin);
+  t.unit_cost = t.item_cost + head_cost * t.kv_head_count;
+  t.cost = t.runs * t.item_cost + head_cost * heads;
+  work.cost[c] += t.cost;
   work.units[c] += t.runs;
-  work.max_unit_cost[c] = max_of(work.max_unit_cost[c], unit_cost(t, 0));
+  work.max_unit_cost[c] = max_of(work.max_unit_cost[c], t.unit_cost);
   work.max_fixed_cost[c] = max_of(work.max_fixed_cost[c], fixed_cost(t, 0));
-  work.max_heads[c] = max_of(work.max_heads[c], int32_t(t.heads));
-  if (work.total_cost() > kMaxStepCost) {
+  work.max_heads[c] = max_of(work.max_heads[c], int32_t(t.kv_head_count));
+  if (work.total_cost() > kMaxStepCost) [[unlikely]] {
     fail(ErrorCode::over_capacity, "plan: cost of the step: got more than {}, wanted at most that; use smaller costs in SchedulerConfig",
          kMaxStepCost);
   }
 }
 
-}  // namespace
+/// Appends the tiles of tokens [first, last) of a group, which fit one tile or are one token. They are written in their place: a copy of
+/// something just put together waits for the stores that made it.
+void add_tiles(const TileRules& rules, const Tile& of_class, const GroupList& list, int32_t group, int32_t first, int32_t last,
+               Work& work) {
+  const RowGroup& g = list.groups[group];
+  const KernelClass& k = rules.classes[of_class.kernel_class];
+  const TileShape& s = rules.shape[of_class.kernel_class];
+  const TokenSpan span = span_of(list, g, first, last);
+  const TokenRange keys = visible_tokens(g, rules.range, span.q_pos_min, span.q_pos_max, span.prefix_max);
+  for (int32_t part = s.tiles_per_token - 1; part >= 0; --part) {
+    const int32_t rows = s.tiles_per_token == 1 ? (last - first) * rules.group_size : min_of(s.rows, rules.group_size - part * s.rows);
+    Tile& t = work.tiles.emplace_back(of_class);
+    t.group = group;
+    t.row_begin = first * rules.group_size + part * s.rows;
+    t.row_count = uint16_t(rows);
+    t.kv_begin = keys.begin;
+    t.kv_end = keys.end;
+    t.shared = g.level < list.num_levels - 1;
+    if (g.kv_head >= 0) {
+      t.kv_head = uint16_t(g.kv_head);
+      t.runs = 1;
+      t.kv_head_count = t.last_heads = 1;
+    }
+    t.rows_cost = int64_t(k.cost_per_tile_row) * rows;
+    t.first_unit = work.num_units;
+    work.num_units += t.runs;
+    count_tile(work, t);
+  }
+}
 
-void make_tiles(const TileRules& rules, const GroupList& list, Work& work) {
+void reset(Work& work) {
   work.tiles.clear();
   work.group_tile.clear();
   work.num_units = 0;
@@ -102,32 +130,24 @@ void make_tiles(const TileRules& rules, const GroupList& list, Work& work) {
     work.units[c] = work.max_heads[c] = 0;
   }
   work.scattered = work.levels = false;
-  const int32_t n = int32_t(list.groups.size());
-  for (int32_t group = 0; group < n; ++group) {
+}
+
+}  // namespace
+
+void make_tiles(const TileRules& rules, const GroupList& list, Work& work) {
+  reset(work);
+  const Tile of_class[2] = {tile_of_class(rules, 0), tile_of_class(rules, 1)};
+  for (int32_t group = 0; group < int32_t(list.groups.size()); ++group) {
     const RowGroup& g = list.groups[group];
     work.group_tile.push_back(int32_t(work.tiles.size()));
-    work.scattered |= is_scattered(list, g);
     if (g.token_count == 0) continue;
-    Tile t = blank_tile(rules, list, group);
-    const KernelClass& k = rules.classes[t.kernel_class];
-    const TileShape& s = rules.shape[t.kernel_class];
+    work.scattered |= is_scattered(list, g);
+    const int32_t c = rules.class_of(g);
+    const int32_t tokens = rules.shape[c].tokens;
     // Last rows first: under a causal mask they have the most keys, and the longest work should start first.
-    for (int32_t block = (g.token_count - 1) / s.tokens; block >= 0; --block) {
-      const int32_t first = block * s.tokens;
-      const int32_t last = min_of(first + s.tokens, g.token_count);
-      const TokenSpan span = span_of(list, g, first, last);
-      const TokenRange keys = visible_tokens(g, rules.range, span.q_pos_min, span.q_pos_max, span.prefix_max);
-      t.kv_begin = keys.begin;
-      t.kv_end = keys.end;
-      for (int32_t part = s.tiles_per_token - 1; part >= 0; --part) {
-        t.row_begin = first * rules.group_size + part * s.rows;
-        t.row_count = s.tiles_per_token == 1 ? (last - first) * rules.group_size : min_of(s.rows, rules.group_size - part * s.rows);
-        t.rows_cost = int64_t(k.cost_per_tile_row) * t.row_count;
-        t.first_unit = work.num_units;
-        work.num_units += t.runs;
-        count_tile(work, t);
-        work.tiles.push_back(t);
-      }
+    for (int32_t block = g.token_count <= tokens ? 0 : (g.token_count - 1) / tokens; block >= 0; --block) {
+      const int32_t first = block * tokens;
+      add_tiles(rules, of_class[c], list, group, first, min_of(first + tokens, g.token_count), work);
     }
   }
   work.group_tile.push_back(int32_t(work.tiles.size()));

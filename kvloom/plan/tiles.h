@@ -21,41 +21,39 @@ struct TileShape {
   int64_t tiles(int64_t count) const { return count <= 0 ? 0 : (count + tokens - 1) / tokens * tiles_per_token; }
 };
 
-struct Tile {
-  int32_t group;
-  int32_t row_begin;  // packed row within the group
-  int32_t kv_begin;   // keys that some row sees
-  int32_t kv_end;
+/// The item of a tile's first head run with all of its keys, final, and what planning needs besides: the items of a plan are copies.
+struct Tile : WorkItem {
   int32_t first_unit;  // of run 0; run r is unit first_unit + r
-  int32_t kv_head;     // first KV head of run 0
-  int32_t row_count;
-  uint16_t runs;       // head runs
-  uint8_t heads;       // KV heads of a run
-  uint8_t last_heads;  // ... of the last run
-  uint8_t kernel_class;
+  uint16_t runs;       // head runs of kv_head_count heads; 0: dropped, nothing to do
+  uint8_t last_heads;  // KV heads of the last run, which may have fewer
   bool shared;         // of a shared level: goes first in its CTA
   bool several;        // some row of it is covered by another tile as well: never final
   bool pinned;         // must not be cut (fixed_split: rows that an earlier level began)
   bool needed;         // while overlaps are resolved: some row of it has keys nowhere
-  int64_t item_cost;   // plan/cost.h, taken apart: of an item, ...
-  int64_t rows_cost;   // ... of its rows for one head, ...
-  int64_t token_cost;  // ... and of one key for one head
+  int32_t token_cost;  // plan/cost.h, taken apart: of one key for one head, ...
+  int64_t item_cost;   // ... of an item, ...
+  int64_t rows_cost;   // ... and of its rows for one head
+  int64_t unit_cost;   // of run 0
+  int64_t cost;        // of all runs
 };
 
 /// KV heads of a run.
-inline int32_t run_heads(const Tile& t, int32_t run) { return run + 1 == t.runs ? t.last_heads : t.heads; }
+inline int32_t run_heads(const Tile& t, int32_t run) { return run + 1 == t.runs ? t.last_heads : t.kv_head_count; }
+/// Runs that have kv_head_count heads: all, or all but the last.
+inline int32_t full_runs(const Tile& t) { return t.last_heads == t.kv_head_count ? t.runs : t.runs - 1; }
+
 /// What an item of a run costs whatever its keys.
 inline int64_t fixed_cost(const Tile& t, int32_t run) { return t.item_cost + t.rows_cost * run_heads(t, run); }
 /// Cost of `tokens` keys of a run.
 inline int64_t run_cost(const Tile& t, int32_t run, int64_t tokens) {
   return t.item_cost + (t.rows_cost + t.token_cost * tokens) * run_heads(t, run);
 }
-inline int64_t unit_cost(const Tile& t, int32_t run) { return run_cost(t, run, int64_t(t.kv_end) - t.kv_begin); }
-/// Cost of all runs.
-inline int64_t tile_cost(const Tile& t) {
-  const int64_t heads = int64_t(t.runs - 1) * t.heads + t.last_heads;
-  return t.runs > 0 ? t.runs * t.item_cost + (t.rows_cost + t.token_cost * (int64_t(t.kv_end) - t.kv_begin)) * heads : 0;
+inline int64_t unit_cost(const Tile& t, int32_t run) {
+  return run + 1 < t.runs ? t.unit_cost : run_cost(t, run, int64_t(t.kv_end) - t.kv_begin);
 }
+
+/// a / b for a >= 0, b > 0, by a 32-bit division (several times faster on many cores) where that suffices.
+inline int64_t short_div(int64_t a, int64_t b) { return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b; }
 
 /// The work of one step.
 struct Work {

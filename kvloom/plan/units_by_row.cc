@@ -55,7 +55,7 @@ void RowUnits::slice_heads() {
   for (const Tile& t : work_.tiles) {
     if (t.runs == 0) continue;
     single |= list_.groups[t.group].kv_head >= 0;
-    step[t.kernel_class] = t.heads;
+    step[t.kernel_class] = t.kv_head_count;
   }
   for (int32_t h = 0; h < rules_.num_kv_heads; ++h) {
     const bool starts = single || (step[0] > 0 && h % step[0] == 0) || (step[1] > 0 && h % step[1] == 0);
@@ -76,7 +76,7 @@ int32_t RowUnits::gather(int32_t token, int32_t row, int32_t head) {
     const Tile& t = work_.tiles[tile_of(rules_, work_, g, c.group, packed)];
     rows = min_of(rows, t.row_begin + t.row_count - packed);
     if (t.runs == 0) continue;
-    const int32_t unit = t.first_unit + (head - t.kv_head) / t.heads;
+    const int32_t unit = t.first_unit + (head - t.kv_head) / t.kv_head_count;
     if (memory_.unit_partial[unit + 1] == memory_.unit_partial[unit]) continue;  // final: written by its only item
     now_.push_back({unit, packed - t.row_begin});
   }

@@ -1,8 +1,16 @@
-// Shared prefixes: known families are found exactly, and dropped where they do not pay or do not fit.
-#include "tests/plan/levels_step.h"
+// Shared prefixes: known families are found exactly, and whatever is found, every row still sees its own keys once.
+#include "tests/plan/shared_steps.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
 
 namespace kvloom {
 namespace {
+
+using namespace test;
+using plan::GroupList;
+using plan::PrefixFinder;
 
 TEST(Levels, FindsOnePrefix) {
   Step step;
@@ -202,6 +210,32 @@ TEST(Levels, OtherFormsAreLeftAlone) {
   spec.storage = Storage::ragged;
   EXPECT_FALSE(finder.find(spec, kRoomy, config, batch, list));
   EXPECT_TRUE(list.groups.empty());
+}
+
+TEST(Levels, ManyRequestsAndNastyTrees) {
+  constexpr int32_t kRequests = 8192;
+  Step step;
+  step.page_size = 1;
+  int32_t next = 1 << 20;
+  for (int32_t i = 0; i < kRequests; ++i) {
+    step.lists.push_back(with_tail(run(i % 64 * 1000, 40), 60, 1, next));
+    step.kv_len.push_back(60);
+  }
+  EXPECT_EQ(find(step, spec_of(step), eager_config()).size(), 64u);
+
+  // A comb: request i shares i pages. Every page forks; all of them are found as far as forks are followed.
+  Step comb;
+  comb.page_size = 1;
+  for (int32_t i = 1; i <= 200; ++i) {
+    comb.lists.push_back(with_tail(run(0, i), i + 3, 1, next));
+    comb.kv_len.push_back(i + 3);
+  }
+  SchedulerConfig config = eager_config();
+  EXPECT_GE(find(comb, spec_of(comb), config).size(), 100u);
+  config.level_more_gain = 250;
+  const std::vector<Found> found = find(comb, spec_of(comb), config);
+  EXPECT_GE(found.size(), 2u);
+  EXPECT_LE(found.size(), 40u);
 }
 
 }  // namespace

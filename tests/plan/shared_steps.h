@@ -1,4 +1,4 @@
-// Steps with known page tables, and what the prefix finder found in them, for the tests of shared prefixes.
+// Steps with shared page tables, the finder run on them, and what every result must satisfy.
 #pragma once
 
 #include "kvloom/attn/mask.h"
@@ -8,17 +8,11 @@
 
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 #include <numeric>
-#include <random>
 #include <set>
-#include <vector>
 
-namespace kvloom {
-namespace {
-
-using plan::GroupList;
-using plan::PrefixFinder;
+namespace kvloom::test {
 
 /// A step with its arrays. `lists` are page ids a request, as many as wanted beyond what kv_len needs.
 struct Step {
@@ -72,7 +66,7 @@ struct Step {
   }
 };
 
-AttentionSpec spec_of(const Step& step, KeyRange range = {true, -1, -1}) {
+inline AttentionSpec spec_of(const Step& step, KeyRange range = {true, -1, -1}) {
   AttentionSpec spec;
   spec.num_qo_heads = 8;
   spec.num_kv_heads = 2;
@@ -83,7 +77,7 @@ AttentionSpec spec_of(const Step& step, KeyRange range = {true, -1, -1}) {
 }
 
 /// Tiles as a GPU has them: one pass takes 128 packed rows.
-SchedulerConfig eager_config() {
+inline SchedulerConfig eager_config() {
   SchedulerConfig config;
   config.classes[1].tile_rows = 128;
   config.level_first_gain = 1;
@@ -91,20 +85,20 @@ SchedulerConfig eager_config() {
   return config;
 }
 
-constexpr Capacity kRoomy{
+inline constexpr Capacity kRoomy{
     .max_requests = 1 << 20, .max_query_tokens = 1 << 20, .max_kv_tokens = 0, .max_level_rows = 1 << 20, .max_groups = 0};
 
 /// A list that is `shared` followed by private pages up to `kv_len` tokens.
-std::vector<int32_t> with_tail(std::vector<int32_t> shared, int32_t kv_len, int32_t page_size, int32_t& next_page) {
+inline std::vector<int32_t> with_tail(std::vector<int32_t> shared, int32_t kv_len, int32_t page_size, int32_t& next_page) {
   while (int32_t(shared.size()) * page_size < kv_len) shared.push_back(next_page++);
   return shared;
 }
-std::vector<int32_t> run(int32_t first, int32_t count) {
+inline std::vector<int32_t> run(int32_t first, int32_t count) {
   std::vector<int32_t> v(count);
   std::iota(v.begin(), v.end(), first);
   return v;
 }
-std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
+inline std::vector<int32_t> joined(std::vector<int32_t> a, const std::vector<int32_t>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
@@ -116,12 +110,12 @@ struct Found {
   bool operator==(const Found&) const = default;
   auto operator<=>(const Found&) const = default;
 };
-[[maybe_unused]] void PrintTo(const Found& f, std::ostream* os) {
+inline void PrintTo(const Found& f, std::ostream* os) {
   *os << "level " << f.level << ", positions " << f.kv_pos0 << " + " << f.tokens << ", requests";
   for (int32_t r : f.requests) *os << ' ' << r;
 }
 
-std::vector<Found> shared_of(const GroupList& list) {
+inline std::vector<Found> shared_of(const plan::GroupList& list) {
   std::vector<Found> found;
   for (const RowGroup& g : list.groups) {
     if (g.level == list.num_levels - 1) continue;
@@ -137,7 +131,7 @@ std::vector<Found> shared_of(const GroupList& list) {
 using Key = std::tuple<int64_t, int32_t, int32_t>;
 
 /// Every key that the token keeps, over all groups; tokens as they are numbered in `list`, with (request, q_index, q_pos, prefix) checked.
-void expect_same_keys(const AttentionSpec& spec, Step& step, const GroupList& list) {
+inline void expect_same_keys(const AttentionSpec& spec, Step& step, const plan::GroupList& list) {
   const Batch& b = step.batch();
   const int32_t total = int32_t(b.qo_indptr[b.num_requests]);
   std::vector<std::vector<Key>> kept(total);
@@ -182,10 +176,10 @@ void expect_same_keys(const AttentionSpec& spec, Step& step, const GroupList& li
 }
 
 /// Runs the finder, checks keys, and that its groups make a plan that validates.
-std::vector<Found> find(Step& step, const AttentionSpec& spec, const SchedulerConfig& config, const Capacity& capacity = kRoomy,
-                        std::string* notes = nullptr) {
-  GroupList list;
-  PrefixFinder finder;
+inline std::vector<Found> find(Step& step, const AttentionSpec& spec, const SchedulerConfig& config, const Capacity& capacity = kRoomy,
+                               std::string* notes = nullptr) {
+  plan::GroupList list;
+  plan::PrefixFinder finder;
   const bool found = finder.find(spec, capacity, config, step.batch(), list);
   if (notes) *notes = list.notes;
   if (!found) {
@@ -196,11 +190,10 @@ std::vector<Found> find(Step& step, const AttentionSpec& spec, const SchedulerCo
   EXPECT_GE(list.num_levels, 2);
   expect_same_keys(spec, step, list);
   const int32_t total = step.qo_indptr_.back();
-  test::NaiveOptions options{.tile_rows = 64, .tile_kv = 16, .chunk = 128};
-  const auto words = test::NaivePlanner(spec, options).plan(list.groups, list.row_entries, list.num_levels, total).buffer();
+  NaiveOptions options{.tile_rows = 64, .tile_kv = 16, .chunk = 128};
+  const auto words = NaivePlanner(spec, options).plan(list.groups, list.row_entries, list.num_levels, total).buffer();
   EXPECT_EQ(plan::validate_plan(words.data(), int64_t(words.size() * 8), spec), "");
   return shared_of(list);
 }
 
-}  // namespace
-}  // namespace kvloom
+}  // namespace kvloom::test
