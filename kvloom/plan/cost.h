@@ -8,7 +8,7 @@ namespace kvloom::plan {
 /// Cost of an item: `rows` packed rows against `tokens` keys for each of `heads` KV heads. Does not wrap: costs of a class are at most 2^30
 /// (check_config), rows 2^12, heads 2^8, tokens 2^29.
 KVLOOM_HD uint64_t work_cost(const KernelClass& c, int64_t rows, int64_t tokens, int64_t heads) {
-  return uint64_t(c.cost_per_item) + uint64_t(c.cost_per_tile_row) * uint64_t(rows) + uint64_t(c.cost_per_token) * uint64_t(tokens * heads);
+  return uint64_t(c.cost_per_item) + (uint64_t(c.cost_per_tile_row) * uint64_t(rows) + uint64_t(c.cost_per_token) * uint64_t(tokens)) * uint64_t(heads);
 }
 
 /// Cost of an item of a plan with these classes.

@@ -19,15 +19,15 @@ Colour request_colour(int32_t request) {
   const int64_t hue = (int64_t(request) * 137508 + 215000) % 360000;  // thousandths of a degree; 137.508 is the golden angle
   static constexpr int32_t kLightness[3] = {58, 46, 70}, kSaturation[3] = {62, 58, 66};
   const int32_t tier = request % 3;
-  // HSL to RGB, in hundredths: chroma, and the position within the sixth of the circle.
-  const int64_t chroma = (100 - std::abs(2 * kLightness[tier] - 100)) * kSaturation[tier] / 100;
+  // HSL to RGB, in hundred-thousandths: chroma, and the position within the sixth of the circle.
+  const int64_t chroma = (100 - std::abs(2 * kLightness[tier] - 100)) * kSaturation[tier] * 10;
   const int64_t within = hue % 120000;  // of a third
   const int64_t rising = chroma * (60000 - std::llabs(within - 60000)) / 60000;
-  const int64_t low = kLightness[tier] - chroma / 2;
+  const int64_t low = kLightness[tier] * 1000 - chroma / 2;
   const int64_t third = hue / 60000;
   static constexpr int8_t kPlace[6][3] = {{2, 1, 0}, {1, 2, 0}, {0, 2, 1}, {0, 1, 2}, {1, 0, 2}, {2, 0, 1}};  // who is chroma, rising, 0
   const int64_t level[3] = {0, rising, chroma};
-  auto channel = [&](int i) { return int32_t((low + level[kPlace[third][i]]) * 255 / 100); };
+  auto channel = [&](int i) { return int32_t((low + level[kPlace[third][i]]) * 255 / 100000); };
   return {channel(0), channel(1), channel(2)};
 }
 
