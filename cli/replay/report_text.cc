@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace kvloom::replay {
 namespace {
 
@@ -116,8 +118,8 @@ void scheduling(const Report& r, std::string& out) {
 void correctness(const Report& r, std::string& out) {
   const std::string fault = r.fault();
   line(out, "checked",
-       fmt::format("{} rows against fp64: whole {:.2e} (bound {:.1e}), worst row {:.2e} ({:.1e})", count(r.rows_checked), r.rel_error,
-                   r.tolerance.whole, r.max_rel_error, r.tolerance.row));
+       fmt::format("{} rows against fp64: whole {:.2e} (bound {:.1e}), worst row {:.2e} ({})", count(r.rows_checked), r.rel_error,
+                   r.tolerance.whole, r.max_rel_error, std::isinf(r.tolerance.row) ? "-" : fmt::format("{:.1e}", r.tolerance.row)));
   line(out, "",
        fmt::format("beyond the output's rounding {:.1e} ({:.0e}), LSE {:.1e} ({:.0e}): {}", r.max_excess_error, r.tolerance.excess,
                    r.max_lse_error, r.tolerance.lse, fault.empty() ? "within tolerance" : "NOT WITHIN TOLERANCE: " + fault));

@@ -8,8 +8,10 @@ namespace kvloom::replay {
 /// What a correct engine stays within (the same bounds as `kvloom check`, whose compare.h gives the reasons). `excess` is the error beyond
 /// half a unit in the last place of the output's own type; `lse` is relative to 1 + |lse|.
 struct Tolerance {
-  double whole, row, excess, lse;
+  double whole = 0.0, row = 0.0, excess = 0.0, lse = 0.0;
+  int64_t whole_from = 0;  // elements compared from which `whole` binds: fewer do not average the output's rounding out
 };
+/// Rows of fewer than 64 elements in 16 bits have no `row` bound, for the same reason.
 Tolerance tolerance_of(const AttentionSpec& spec);
 
 class RowCheck {

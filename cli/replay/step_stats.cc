@@ -45,21 +45,19 @@ uint64_t tile_cost(const PlanHeader& header, WorkItem item) {
 
 void read_loads(const PlanView& plan, StepStats& s) {
   const PlanHeader& header = *plan.header;
-  uint64_t worst = 0, total = 0, worst_tile = 0;
-  int64_t tiles = 0;
+  uint64_t worst = 0, total = 0, worst_tile = 0, largest_tile = 0;
   for (int32_t cta = 0; cta < header.num_ctas; ++cta) {
     uint64_t load = 0, tile = 0;
     for (int32_t i = plan.cta_indptr[cta]; i < plan.cta_indptr[cta + 1]; ++i) {
-      const WorkItem& item = plan.items[i];
-      load += plan::work_cost(header, item);
-      tile = max_of(tile, tile_cost(header, item));
-      tiles += ceil_div(item.kv_end - item.kv_begin, header.classes[item.kernel_class].tile_kv);
+      load += plan::work_cost(header, plan.items[i]);
+      tile = max_of(tile, tile_cost(header, plan.items[i]));
     }
     total += load;
+    largest_tile = max_of(largest_tile, tile);
     if (load > worst) worst = load, worst_tile = tile;
   }
   const double mean = double(total) / header.num_ctas;
-  s.tiles_per_cta = double(tiles) / header.num_ctas;
+  s.tiles_per_cta = largest_tile > 0 ? mean / double(largest_tile) : 0.0;
   s.balance = mean > 0 ? double(worst) / mean : 1.0;
   s.excess_tiles = worst_tile > 0 ? (double(worst) - mean) / double(worst_tile) : 0.0;
 }

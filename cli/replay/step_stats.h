@@ -9,7 +9,7 @@ namespace kvloom::replay {
 
 struct StepStats {
   double balance = 1.0;        // cost of the most loaded CTA over the mean
-  double tiles_per_cta = 0.0;  // KV tiles of one head (or of the heads that an item takes together)
+  double tiles_per_cta = 0.0;  // mean load over the cost of the largest tile: how finely the work can be cut
   double excess_tiles = 0.0;   // (most loaded - mean) / cost of one tile of the most loaded CTA
   bool can_split = false;      // the policy cuts work where it wants: heap, stream, fill
   int64_t read_bytes = 0;      // K and V that the row groups name, each group's once
