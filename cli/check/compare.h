@@ -7,12 +7,15 @@
 // The plain error ||o - ref|| / ||ref|| is reported, and bounded as well where there are enough elements for the rounding of single ones
 // to average out (one bf16 element may be off by 2^-8 = 3.9e-3 by rounding alone; their mean square is 1.6e-3):
 //   f32   2e-6 over the tensor, 2e-6 a row
-//   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 64 elements and more
+//   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 128 elements and more
 //   f16   2.4e-4 and 3.2e-4: three bits more than bf16
 // LSE (fp32): |lse - ref| <= 2e-6 (1 + |ref|).
-// An fp32 logit is good to a few units in the last place of the partial sums of its dot product, and what a logit is off by, the weight of
-// its key is off by, relatively. The figures above are for rows whose logits can't exceed 32 = ||q|| ||k|| scale (unit variance gives
-// sqrt(head_dim)); where q and k are longer, a row's fp32 bounds grow in that proportion, and the tensor's with its worst row.
+// These are for ordinary rows; two things make the rounding of fp32 itself larger, and the bounds of fp32 grow with them and with nothing else:
+//   - Long q and k. A logit is good to a few units in the last place of the partial sums of its dot product, and what a logit is off by, the
+//     weight of its key is off by, relatively. Ordinary: no logit can exceed 32 = ||q|| ||k|| scale (unit variance gives sqrt(head_dim));
+//     beyond, in proportion.
+//   - Many keys. A sum of n terms of either sign is sqrt(n) long and rounds in every step: about 0.3 2^-24 sqrt(n) of it. Ordinary: 4096
+//     keys; beyond, with the square root.
 #pragma once
 
 #include "cli/check/case.h"
@@ -32,6 +35,6 @@ struct Errors {
 
 /// o [tokens, heads, dim] and lse [tokens, heads] (empty: not asked for) against REF. A row that keeps nothing must be exactly zero, with
 Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
-               const std::vector<double>& ref_lse, const std::vector<double>& logit_bounds = {});
+               const std::vector<double>& ref_lse, const std::vector<double>& growth = {});
 
 }  // namespace kvloom::check

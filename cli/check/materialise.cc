@@ -6,6 +6,13 @@
 #include <cmath>
 
 namespace kvloom::check {
+namespace {
+
+// What compare.h states its fp32 bounds for.
+constexpr double kOrdinaryLogit = 32.0;
+constexpr double kOrdinaryKeys = 4096.0;
+
+}  // namespace
 
 CaseData::CaseData(const Case& c) : case_(c) {
   qo_indptr_.push_back(0);
@@ -219,7 +226,7 @@ void CaseData::reference(std::vector<double>& o, std::vector<double>& lse) const
   ref::attend_rows(case_.spec, batch_, params_, {rows.data(), int64_t(rows.size())}, o.data(), lse.data());
 }
 
-std::vector<double> CaseData::logit_bounds() const {
+std::vector<double> CaseData::fp32_growth() const {
   const AttentionSpec& s = case_.spec;
   auto norm = [](const void* data, DType type, int64_t at, int32_t dim) {
     double sum = 0.0;
@@ -236,15 +243,18 @@ std::vector<double> CaseData::logit_bounds() const {
   }
   const ScaleParams& scale = params_.variant.scale;
   const double sm_scale = s.sm_scale != 0.0f ? double(s.sm_scale) : 1.0 / std::sqrt(double(s.head_dim_qk));
-  std::vector<double> bounds;
+  const int32_t longest_list = case_.kv_len.empty() ? 0 : *std::max_element(case_.kv_len.begin(), case_.kv_len.end());
+  const double by_length = std::sqrt(std::max(1.0, longest_list / kOrdinaryKeys));
+  std::vector<double> growth;
   for (int64_t t = 0; t < case_.total_tokens(); ++t) {
     for (int32_t h = 0; h < s.num_qo_heads; ++h) {
       const int32_t g = h / s.group_size();
       const double factor = sm_scale * scale.q * (scale.k_per_head ? scale.k_per_head[g] : scale.k);
-      bounds.push_back(factor * longest_key[g] * norm(params_.q, s.q_dtype, t * params_.q_token + h * params_.q_head, s.head_dim_qk));
+      const double logit = factor * longest_key[g] * norm(params_.q, s.q_dtype, t * params_.q_token + h * params_.q_head, s.head_dim_qk);
+      growth.push_back(by_length * std::max(1.0, logit / kOrdinaryLogit));
     }
   }
-  return bounds;
+  return growth;
 }
 
 }  // namespace kvloom::check

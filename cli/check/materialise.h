@@ -43,8 +43,8 @@ class CaseData {
   /// What nobody keeps becomes 0 instead of 0xFF: no output may change by a bit.
   void clear_unkept();
 
-  /// The largest logit that each (token, head) could have: ||q|| times the longest key, scales included.
-  std::vector<double> logit_bounds() const;
+  /// How much larger than ordinary the rounding of fp32 is in each (token, head); see compare.h. At least 1.
+  std::vector<double> fp32_growth() const;
 
   /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads].
   void reference(std::vector<double>& o, std::vector<double>& lse) const;

@@ -55,7 +55,7 @@ class CaseRun {
     tensors_ = data_.tensors();
     spoiled_ = spoil_inputs(options.sabotage, data_, spoiled_inputs_, batch_, tensors_) || spoiled_;
     data_.reference(ref_o_, ref_lse_);
-    logit_bounds_ = data_.logit_bounds();
+    growth_ = data_.fp32_growth();
   }
 
   void run(const Schedule& schedule, CaseResult& result) {
@@ -78,7 +78,7 @@ class CaseRun {
     Output first;
     if (!run_once(engine, plan, schedule, result, first)) return;
     result.sabotaged = spoil_output(options_.sabotage, first.lse) || result.sabotaged;
-    const Errors e = compare(case_, first.o, first.lse, ref_o_, ref_lse_, logit_bounds_);
+    const Errors e = compare(case_, first.o, first.lse, ref_o_, ref_lse_, growth_);
     result.errors.whole = std::max(result.errors.whole, e.whole);
     result.errors.worst_row = std::max(result.errors.worst_row, e.worst_row);
     result.errors.worst_excess = std::max(result.errors.worst_excess, e.worst_excess);
@@ -141,7 +141,7 @@ class CaseRun {
   Batch batch_;
   RunTensors tensors_;
   SharedWorkspace workspace_;
-  std::vector<double> ref_o_, ref_lse_, logit_bounds_;
+  std::vector<double> ref_o_, ref_lse_, growth_;
 };
 
 }  // namespace

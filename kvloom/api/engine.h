@@ -52,7 +52,7 @@ struct RunTensors {
   const float* alibi_slopes = nullptr;   // [num_qo_heads], required with variant.alibi
   const float* sink = nullptr;           // [num_qo_heads], required with variant.sink
   const uint8_t* mask = nullptr;         // packed bits, required with variant.custom_mask
-  const int64_t* mask_indptr = nullptr;  // [num_requests + 1] byte offsets into mask
+  const int64_t* mask_indptr = nullptr;  // [num_requests + 1] byte offsets into mask; request r has exactly ceil(q_len * kv_len / 8) bytes
   ScaleParams scale;                     // a k/v scale other than 1 with a 16- or 32-bit cache is refused
   bool bare_state = false;               // leave the sink out of O and LSE
 };

@@ -254,9 +254,9 @@ TEST(BadRun, WhatAVariantNeedsMustBeThere) {
       mask, [](Step& s) { s.tensors.mask_indptr = nullptr; }, "mask_indptr: got a null pointer");
   // B32: 10 x 20 bits are 25 bytes.
   refused(
-      mask, [](Step& s) { s.mask_indptr[1] = 24; }, "request 0: got bytes [0, 24), wanted at least 25 bytes for 10 query tokens x 20 keys");
+      mask, [](Step& s) { s.mask_indptr[1] = 24; }, "request 0: got 24 bytes of mask at 0, wanted 25 bytes for 10 query tokens x 20 keys");
   refused(
-      mask, [](Step& s) { s.mask_indptr[2] = 26; }, "request 1: got bytes [25, 26), wanted at least 3 bytes");
+      mask, [](Step& s) { s.mask_indptr[2] = 26; }, "request 1: got 1 bytes of mask at 25, wanted 3 bytes");
   refused([](AttentionSpec& s) { s.variant.reduction = Reduction::sum; }, [](Step& s) { s.tensors.lse = s.lse; },
           "lse: got a tensor with reduction sum");
   refused([](AttentionSpec&) {}, [](Step& s) { s.batch.kv_position = KvPosition::page_table; }, "page_pos: got a null pointer");

@@ -75,8 +75,8 @@ TEST(Empty, B06_DecodeOfZeroLengthsAndAPageTableOfWidthZero) {
   expect_right("B06");
   const Case c = bug_case("B06.all_zero");
   CaseData data(c);
-  Batch batch = data.batch();  // neither page ids nor list starts: a table of 16 rows and no columns
-  batch.table_stride = 0;
+  Batch batch = data.batch();  // a table of 16 rows without a page id; a stride of 0 would say CSR, so a width of 0 is a stride of 1
+  batch.table_stride = 1;
   batch.pages = IndexView();
   batch.list_indptr = IndexView();
   RunTensors tensors = data.tensors();

@@ -9,7 +9,7 @@ namespace kvloom::bugs {
 namespace {
 
 TEST(Race, B87_EmptyShortAndLongListsEnd) {
-  const Watchdog watchdog(120);
+  const Watchdog watchdog(900);
   expect_right("B87");
 }
 
