@@ -1,0 +1,154 @@
+// No CTA has much more than its share.
+#include "kvloom/plan/paper.h"
+#include "random_batches.h"
+
+#include <gtest/gtest.h>
+
+namespace kvloom {
+namespace {
+
+using test::capacity_of;
+using test::gpu_config;
+using test::Planned;
+using test::small_spec;
+using test::TestBatch;
+
+/// Cost of an item of one KV tile with every head it takes: the grain that a cut can't go below.
+uint64_t grain(const PlanHeader& h, const PlanView& v) {
+  uint64_t largest = 0;
+  for (const WorkItem& i : v.items) {
+    const KernelClass& k = h.classes[i.kernel_class];
+    largest = std::max(largest, plan::work_cost(k, i.row_count, h.split_tokens > 0 ? h.split_tokens : k.tile_kv, i.kv_head_count));
+  }
+  return largest;
+}
+
+std::vector<int32_t> lengths(test::Random& r, int32_t n) {
+  std::vector<int32_t> v;
+  const int32_t shape = r.in(0, 3);
+  for (int32_t i = 0; i < n; ++i) {
+    const int32_t x = r.in(1, 4000);
+    v.push_back(shape == 0 ? 1000 : shape == 1 ? x : shape == 2 ? 1 + 60000 / (1 + x % n) : r.chance(5) ? 50000 + x : x % 100);
+  }
+  return v;
+}
+
+TEST(Balance, StreamIsWithinOneTileOfTheMean) {
+  test::Random r(5);
+  for (int round = 0; round < 400; ++round) {
+    const int32_t n = r.of({1, 2, 5, 16, 43, 64, 128, 256});
+    AttentionSpec spec = small_spec(r.of({8, 32}), r.of({1, 2, 8}));
+    spec.variant.range.causal = r.chance(50);
+    if (r.chance(20)) spec.variant.range.left = r.in(0, 2000);
+    std::vector<int32_t> q(size_t(n), 1);
+    if (r.chance(30)) q[size_t(r.in(0, n - 1))] = r.in(2, 300);
+    TestBatch b(q, lengths(r, n), spec);
+    for (Policy policy : {Policy::stream, Policy::fixed_split}) {
+      if (policy == Policy::fixed_split && q != std::vector<int32_t>(size_t(n), 1)) continue;  // may keep tiles whole for lack of scratch
+      SchedulerConfig config = gpu_config(r.of({1, 7, 64, 132}), policy);
+      config.classes[0].heads_per_item = r.of({1, 1, 3});
+      config.snap_memory = r.of({0, 1000, 5000});
+      const Planned p(spec, capacity_of(b), config, b.batch);
+      const PlanHeader& h = p.header();
+      ASSERT_LE(h.cost_max, h.cost_total / uint64_t(h.num_ctas) + grain(h, p.view) + 1) << "round " << round << " policy " << int(policy);
+    }
+  }
+}
+
+TEST(Balance, StreamIsWithinFivePercentWhereTilesAreSmall) {  // >= 32 tiles a CTA
+  test::Random r(6);
+  const AttentionSpec spec = small_spec(32, 8);
+  for (int round = 0; round < 100; ++round) {
+    TestBatch b(std::vector<int32_t>(256, 1), lengths(r, 256), spec);
+    const Planned p(spec, capacity_of(b), gpu_config(64, Policy::stream), b.batch);
+    const double mean = double(p.header().cost_total) / 64;
+    if (mean < 32 * 64 * 15) continue;
+    EXPECT_LE(double(p.header().cost_max), 1.05 * mean);
+  }
+}
+
+TEST(Balance, FillIsWithinAMergeOfTheMean) {
+  test::Random r(7);
+  for (int round = 0; round < 300; ++round) {
+    AttentionSpec spec = small_spec(32, 8);
+    spec.variant.range.causal = r.chance(80);
+    const int32_t n = r.in(1, 80);
+    std::vector<int32_t> q(size_t(n), 1), kv = lengths(r, n);
+    const int32_t prefills = r.chance(30) ? n : r.in(1, 4);
+    for (int32_t i = 0; i < std::min(n, prefills); ++i) {
+      q[i] = r.in(5, 700);
+      kv[i] = std::max(kv[i], q[i]);
+    }
+    TestBatch b(q, kv, spec);
+    const SchedulerConfig config = gpu_config(132, Policy::fill);
+    const Planned p(spec, capacity_of(b), config, b.batch);
+    const PlanHeader& h = p.header();
+    const uint64_t merge = uint64_t(config.cost_partial + config.cost_merge + 3 * config.cost_partial_row * 128);
+    ASSERT_LE(h.cost_max, h.cost_total / 132 + merge + 2 * grain(h, p.view)) << "round " << round;
+    ASSERT_EQ(h.policy, Policy::fill);
+  }
+}
+
+TEST(Balance, FillAlternatesTheClasses) {  // odd CTAs load first, even ones compute first
+  AttentionSpec spec = small_spec(32, 8);
+  std::vector<int32_t> q(64, 1), kv(64, 4096);
+  for (int32_t i = 0; i < 4; ++i) q[i] = 512;
+  TestBatch b(q, kv, spec);
+  const Planned p(spec, capacity_of(b), gpu_config(132, Policy::automatic), b.batch);
+  EXPECT_EQ(p.header().policy, Policy::fill);
+  for (int32_t c = 0; c < 132; ++c) {
+    for (int32_t i = p.view.cta_indptr[c] + 1; i < p.view.cta_indptr[c + 1]; ++i) {
+      const int32_t before = p.view.items[i - 1].kernel_class, after = p.view.items[i].kernel_class;
+      EXPECT_TRUE(before == after || (before == 0) == (c % 2 == 1)) << "CTA " << c;
+    }
+  }
+}
+
+TEST(Balance, SharedLevelsComeFirst) {
+  const AttentionSpec spec = small_spec(8, 2);
+  TestBatch b(std::vector<int32_t>(16, 1), std::vector<int32_t>(16, 900), spec);
+  for (int32_t t = 0; t < 16; ++t) {
+    b.groups.push_back({.level = 1, .list_begin = 40, .kv_end = 16 * 5 + t, .kv_pos0 = 640});
+    b.group_tokens.push_back({t});
+  }
+  b.groups.push_back({.level = 0, .kv_end = 640});
+  b.group_tokens.push_back({});
+  for (int32_t t = 15; t >= 0; --t) b.group_tokens.back().push_back(t);
+  b.bind();
+  Capacity c = capacity_of(b);
+  c.max_level_rows = 16;
+  for (Policy policy : {Policy::none, Policy::heap, Policy::stream, Policy::fill, Policy::automatic}) {
+    const Planned p(spec, c, gpu_config(5, policy), b.batch);
+    EXPECT_EQ(test::PlanExecutor(p.view, spec).check(), "");
+    for (int32_t cta = 0; cta < 5; ++cta) {
+      for (int32_t i = p.view.cta_indptr[cta] + 1; i < p.view.cta_indptr[cta + 1]; ++i) {
+        EXPECT_LE(p.view.groups[p.view.items[i - 1].group].level, p.view.groups[p.view.items[i].group].level);
+      }
+    }
+  }
+}
+
+TEST(Balance, AutomaticFollowsTheMix) {
+  const AttentionSpec spec = small_spec(32, 8);
+  auto chosen = [&](const std::vector<int32_t>& q, const std::vector<int32_t>& kv) {
+    TestBatch b(q, kv, spec);
+    return Planned(spec, capacity_of(b), gpu_config(132, Policy::automatic), b.batch).header().policy;
+  };
+  EXPECT_EQ(chosen(std::vector<int32_t>(64, 1), std::vector<int32_t>(64, 4096)), Policy::stream);
+  EXPECT_EQ(chosen({1, 1}, {40000, 100}), Policy::heap);  // 16 units, 132 CTAs
+  EXPECT_EQ(chosen({1, 300}, {4000, 300}), Policy::fill);
+  EXPECT_EQ(chosen({300}, {300}), Policy::fill);
+  EXPECT_EQ(chosen({}, {}), Policy::stream);
+}
+
+TEST(Balance, PaperTile) {
+  EXPECT_EQ(plan::paper_tile_q(2 * 4, 1), 16);  // 2 tokens x 4 heads = 8 rows
+  EXPECT_EQ(plan::paper_tile_q(16, 1), 16);
+  EXPECT_EQ(plan::paper_tile_q(17, 1), 64);
+  EXPECT_EQ(plan::paper_tile_q(64, 1), 64);
+  EXPECT_EQ(plan::paper_tile_q(65, 1), 128);
+  EXPECT_EQ(plan::paper_tile_q(33, 2), 64);  // a mean of 16.5 is above 16
+}
+
+}  // namespace
+}  // namespace kvloom
