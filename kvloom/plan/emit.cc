@@ -54,18 +54,49 @@ void write_piece(const Tile& t, const Piece& p, bool fixed, WorkItem* to) {
   to[-1].chunked = fixed && p.kv_begin > t.kv_begin;
 }
 
-void write_items(const Work& work, const Schedule& schedule, EmitMemory& memory, PlanSections& out) {
+/// Writes a piece's items from `at` on, and notes which of them are partial.
+void place_piece(const Tile& t, const Piece& p, bool fixed, int32_t at, EmitMemory& memory, WorkItem* items) {
+  write_piece(t, p, fixed, items + at);
+  memory.loads[p.cta] += p.run_count * run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
+  if (!t.several && (p.run_count > 1 || is_whole(t, p))) return;
+  for (int32_t r = 0; r < p.run_count; ++r) {
+    PartialItem& partial = memory.partials.emplace_back();
+    partial.unit = t.first_unit + p.run + r;
+    partial.kv_begin = p.kv_begin;
+    partial.item = at + r;
+  }
+}
+
+/// Where pieces come in the order of their CTAs and nothing goes first, items are written one after the other.
+void write_items_in_order(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
+  const int32_t ctas = out.header->num_ctas;
+  const bool fixed = out.header->split_tokens > 0;
+  const int32_t room = layout.max_items;
+  int32_t cta = 0;
+  int32_t items = 0;
+  for (const Piece& p : schedule.pieces) {
+    while (cta <= p.cta) out.cta_indptr[cta++] = items;
+    if (items + p.run_count > room) [[unlikely]]
+      check_room("work items", items + p.run_count, room);
+    place_piece(work.tiles[p.tile], p, fixed, items, memory, out.items);
+    items += p.run_count;
+  }
+  while (cta <= ctas) out.cta_indptr[cta++] = items;
+  out.header->num_items = items;
+}
+
+void write_items(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
   const bool fixed = out.header->split_tokens > 0;
   memory.loads.assign(out.header->num_ctas, 0);
   memory.partials.clear();
+  if (schedule.by_cta && !work.shared && schedule.order == CtaOrder::as_placed) {
+    return write_items_in_order(work, schedule, layout, memory, out);
+  }
+  count_items(work, schedule, layout, memory, out);
   for (const Piece& p : schedule.pieces) {
     const Tile& t = work.tiles[p.tile];
     int32_t& next = memory.bucket[bucket_of(t, p.cta, schedule.order)];
-    write_piece(t, p, fixed, out.items + next);
-    memory.loads[p.cta] += p.run_count * run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
-    if (t.several || !is_whole(t, p)) {
-      for (int32_t r = 0; r < p.run_count; ++r) memory.partials.push_back({t.first_unit + p.run + r, p.kv_begin, next + r});
-    }
+    place_piece(t, p, fixed, next, memory, out.items);
     next += p.run_count;
   }
 }
@@ -122,8 +153,7 @@ void emit_units_by_tile(const TileRules& rules, const GroupList& list, const Pla
 void emit(const TileRules& rules, const GroupList& list, const Work& work, const Schedule& schedule, const PlanLayout& layout,
           EmitMemory& memory, PlanSections out) {
   PlanHeader& h = *out.header;
-  count_items(work, schedule, layout, memory, out);
-  write_items(work, schedule, memory, out);
+  write_items(work, schedule, layout, memory, out);
   for (int64_t load : memory.loads) {
     h.cost_total += uint64_t(load);
     h.cost_max = max_of(h.cost_max, uint64_t(load));

@@ -107,7 +107,10 @@ void ExplicitGroups::build(const AttentionSpec& spec, const Capacity& capacity, 
   map_tokens(batch);
   order_.resize(size_t(batch.groups.size));
   std::iota(order_.begin(), order_.end(), 0);
-  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) { return batch.groups[a].level < batch.groups[b].level; });
+  std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {  // stable by the index; std::stable_sort allocates
+    const int32_t level_a = batch.groups[a].level, level_b = batch.groups[b].level;
+    return level_a != level_b ? level_a < level_b : a < b;
+  });
   const bool per_head = std::any_of(batch.groups.begin(), batch.groups.end(), [](const LevelGroup& g) { return g.kv_head >= 0; });
   heads_ = per_head ? spec.num_kv_heads : 1;
   claimed_.assign(request_of_.size() * size_t(heads_), 0);

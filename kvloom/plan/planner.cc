@@ -35,6 +35,10 @@ struct Planner::Impl {
   Impl(const AttentionSpec& s, const Capacity& c, const SchedulerConfig& g)
       : spec(s), capacity(c), config(g), layout(plan_layout(s, c, g)), rules(spec, config) {
     if (config.policy == Policy::fixed_split) max_partials = max_chunk_partials(spec, capacity, config);
+    // Most of what plan() needs; the rest is made by the first call.
+    list.groups.reserve(size_t(layout.max_groups));
+    work.tiles.reserve(size_t(layout.max_items) / size_t(spec.num_kv_heads) + 1);
+    schedule.pieces.reserve(size_t(layout.max_items));
   }
   Impl(const Impl&) = delete;  // rules point into config
 
@@ -73,6 +77,7 @@ void Planner::Impl::make_work(const Batch& batch) {
 void Planner::Impl::make_schedule() {
   schedule.pieces.clear();
   schedule.order = CtaOrder::as_placed;
+  schedule.by_cta = false;
   schedule.chunk_cap = 0;
   switch (config.policy) {
     case Policy::none:

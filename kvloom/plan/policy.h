@@ -45,6 +45,7 @@ struct Schedule {
   std::vector<Piece> pieces;
   Policy policy = Policy::none;  // the one that was chosen
   CtaOrder order = CtaOrder::as_placed;
+  bool by_cta = false;  // the pieces of each CTA lie together, CTAs ascending
   int32_t chunk_cap = 0;
 };
 

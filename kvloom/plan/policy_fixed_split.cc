@@ -12,6 +12,7 @@ void schedule_fixed_split(const Work& work, const SchedulerConfig& config, int64
   equal_shares(work.total_cost(), config.num_ctas, memory.shares);
   memory.loads.assign(config.num_ctas, 0);
   pour(work, {}, rules, memory.shares, out.pieces, memory.loads);
+  out.by_cta = true;
 }
 
 }  // namespace kvloom::plan

@@ -42,6 +42,7 @@ void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemo
   equal_shares(work.total_cost(), ctas, memory.shares);
   memory.loads.assign(ctas, 0);
   pour(work, {}, rules, memory.shares, out.pieces, memory.loads);
+  out.by_cta = true;
 }
 
 }  // namespace kvloom::plan

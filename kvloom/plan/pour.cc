@@ -26,7 +26,8 @@ bool comes_before(const Place& a, const Place& b) {
 
 class Stream {
  public:
-  Stream(const Work& work, ClassFilter filter, const StreamRules& rules) : work_(work), filter_(filter), rules_(rules) {
+  Stream(const Work& work, ClassFilter filter, const StreamRules& rules)
+      : tiles_(work.tiles.data()), end_(int32_t(work.tiles.size())), filter_(filter), rules_(rules) {
     partials_left_ = rules.max_partials < 0 ? INT64_MAX : rules.max_partials;
     for (int c = 0; c < 2; ++c) {
       if (!filter.take[c] || work.units[c] == 0) continue;
@@ -37,23 +38,24 @@ class Stream {
     skip();
   }
 
-  Place begin() const { return {index_, 0, index_ < end() ? work_.tiles[index_].kv_begin : 0, 0, false}; }
+  Place begin() const { return {index_, 0, index_ < end() ? tiles_[index_].kv_begin : 0, 0, false}; }
   Place finish() const { return {end(), 0, 0, INT64_MAX, false}; }
 
   /// The cut for `target`, not before `previous`, leaving at most `share` plus the grain between the two.
   Place cut(const Place& previous, int64_t target, int64_t share);
 
  private:
-  int32_t end() const { return int32_t(work_.tiles.size()); }
+  int32_t end() const { return end_; }
   int64_t grid(const Tile& t) const { return rules_.split_tokens > 0 ? rules_.split_tokens : rules_.classes[t.kernel_class].tile_kv; }
   void skip() {
-    while (index_ < end() && !filter_(work_.tiles[index_])) ++index_;
+    while (index_ < end() && !filter_(tiles_[index_])) ++index_;
   }
   Place after(int32_t run, int64_t position) const;
   bool pay_partials(const Tile& t, int32_t run, int64_t kv);
   Place inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit);
 
-  const Work& work_;
+  const Tile* const tiles_;
+  const int32_t end_;
   const ClassFilter filter_;
   const StreamRules& rules_;
   int64_t max_tile_ = 0;
@@ -66,11 +68,11 @@ class Stream {
 
 /// The gap after `run` of the current tile.
 Place Stream::after(int32_t run, int64_t position) const {
-  const Tile& t = work_.tiles[index_];
+  const Tile& t = tiles_[index_];
   if (run + 1 < t.runs) return {index_, run + 1, t.kv_begin, position, false};
   int32_t next = index_ + 1;
-  while (next < end() && !filter_(work_.tiles[next])) ++next;
-  return {next, 0, next < end() ? work_.tiles[next].kv_begin : 0, position, false};
+  while (next < end() && !filter_(tiles_[next])) ++next;
+  return {next, 0, next < end() ? tiles_[next].kv_begin : 0, position, false};
 }
 
 /// fixed_split: a cut makes one partial of what is before it and one of every chunk behind it. False: there is no room for them.
@@ -119,14 +121,14 @@ Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t off
 Place Stream::cut(const Place& previous, int64_t target, int64_t share) {
   const int64_t limit = previous.position + share + max_tile_ + (previous.inside ? 0 : max_fixed_);
   while (index_ < end()) {
-    const int64_t cost = work_.tiles[index_].cost;
+    const int64_t cost = tiles_[index_].cost;
     if (start_ + cost > target) break;
     start_ += cost;
     ++index_;
     skip();
   }
   if (index_ >= end()) return {end(), 0, 0, start_, false};
-  const Tile& t = work_.tiles[index_];
+  const Tile& t = tiles_[index_];
   const int64_t each = t.unit_cost;
   const int64_t offset = target - start_;
   const int32_t run = int32_t(min_of<int64_t>(each > 0 ? short_div(offset, each) : 0, t.runs - 1));

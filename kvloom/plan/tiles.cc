@@ -129,7 +129,7 @@ void reset(Work& work) {
     work.cost[c] = work.max_unit_cost[c] = work.max_fixed_cost[c] = 0;
     work.units[c] = work.max_heads[c] = 0;
   }
-  work.scattered = work.levels = false;
+  work.scattered = work.shared = work.levels = false;
 }
 
 }  // namespace
@@ -141,6 +141,7 @@ void make_tiles(const TileRules& rules, const GroupList& list, Work& work) {
     const RowGroup& g = list.groups[group];
     work.group_tile.push_back(int32_t(work.tiles.size()));
     if (g.token_count == 0) continue;
+    work.shared |= g.level < list.num_levels - 1;
     work.scattered |= is_scattered(list, g);
     const int32_t c = rules.class_of(g);
     const int32_t tokens = rules.shape[c].tokens;

@@ -66,6 +66,7 @@ struct Work {
   int64_t max_fixed_cost[2] = {0, 0};
   int32_t max_heads[2] = {0, 0};  // of a run
   bool scattered = false;         // some group's tokens are not consecutive
+  bool shared = false;            // some tile is of a shared level
   bool levels = false;            // some row is covered by several tiles
 
   int64_t total_cost() const { return cost[0] + cost[1]; }
