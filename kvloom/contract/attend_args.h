@@ -1,0 +1,18 @@
+// What a device kernel is launched with: one struct by value. The runtime fills it, kernels read it.
+#pragma once
+
+#include "kvloom/base/fast_divide.h"
+#include "kvloom/contract/params.h"
+#include "kvloom/contract/plan_format.h"
+
+namespace kvloom {
+
+struct AttendArgs {
+  AttendParams params;
+  const void* plan = nullptr;  // plan buffer, device memory
+  Scratch scratch;
+  FastDivide page_size;        // ragged: 1
+  FastDivide group_size;       // q heads a KV head
+};
+
+}  // namespace kvloom

@@ -1,0 +1,34 @@
+// Arithmetic that has an instruction of its own.
+#pragma once
+
+#include "kvloom/base/dtype.h"
+
+namespace kvloom::ptx {
+
+/// 2^x, relative error 2^-22; 2^-inf = 0.
+__device__ __forceinline__ float ex2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float lg2(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two floats as 16-bit numbers in one register, `low` in the low half; rounds to nearest even.
+template <DType kType>
+__device__ __forceinline__ uint32_t pack_16(float low, float high) {
+  uint32_t r;
+  if constexpr (kType == DType::bf16) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  } else {
+    static_assert(kType == DType::f16, "a 16-bit type");
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  }
+  return r;
+}
+
+}  // namespace kvloom::ptx
