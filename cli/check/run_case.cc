@@ -41,8 +41,10 @@ class SharedWorkspace {
 struct Output {
   std::vector<float> o, lse;
   bool same_bits(const Output& other) const {
-    return o.size() == other.o.size() && lse.size() == other.lse.size() && std::memcmp(o.data(), other.o.data(), o.size() * 4) == 0 &&
-           std::memcmp(lse.data(), other.lse.data(), lse.size() * 4) == 0;
+    auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
+      return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * 4) == 0);
+    };
+    return same(o, other.o) && same(lse, other.lse);
   }
 };
 

@@ -231,7 +231,7 @@ template <class T>
 int64_t append(std::vector<uint64_t>& buffer, const T* data, size_t count) {
   const size_t at = buffer.size();
   buffer.resize(at + (count * sizeof(T) + 63) / 64 * 8 + 8);
-  std::memcpy(buffer.data() + at, data, count * sizeof(T));
+  if (count > 0) std::memcpy(buffer.data() + at, data, count * sizeof(T));
   return int64_t(at * sizeof(uint64_t));
 }
 
