@@ -263,6 +263,7 @@ class Replay {
     report_.max_rel_error = rows_->worst_row();
     report_.max_excess_error = rows_->worst_excess();
     report_.max_lse_error = rows_->worst_lse();
+    report_.effective_elements = rows_->effective_elements();
     report_.peak_rss_bytes = peak_rss();
     runner_.reset();
     if (o_.measure_ceilings && report_.stopped.empty()) measure_ceilings();  // the machine's speed may have moved: the better one counts

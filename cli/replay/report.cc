@@ -84,8 +84,7 @@ std::string Report::fault() const {
   const auto above = [](const char* what, double got, double wanted) {
     return fmt::format("{}: got {:.3g}, wanted at most {:.3g}", what, got, wanted);
   };
-  const bool whole_binds = rows_checked * model.head_dim_vo >= tolerance.whole_from;
-  if (whole_binds && !(rel_error <= tolerance.whole)) return above("rel_error", rel_error, tolerance.whole);
+  if (effective_elements >= tolerance.whole_from && !(rel_error <= tolerance.whole)) return above("rel_error", rel_error, tolerance.whole);
   if (!(max_rel_error <= tolerance.row)) return above("max_rel_error", max_rel_error, tolerance.row);
   if (!(max_excess_error <= tolerance.excess)) return above("error beyond the output's rounding", max_excess_error, tolerance.excess);
   if (!(max_lse_error <= tolerance.lse)) return above("lse error", max_lse_error, tolerance.lse);

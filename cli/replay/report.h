@@ -82,7 +82,7 @@ struct Report {
 
   // Whether it was right.
   int64_t rows_checked = 0;
-  double rel_error = 0.0, max_rel_error = 0.0, max_excess_error = 0.0, max_lse_error = 0.0;
+  double rel_error = 0.0, max_rel_error = 0.0, max_excess_error = 0.0, max_lse_error = 0.0, effective_elements = 0.0;
   int64_t nonfinite_outputs = 0;
   Tolerance tolerance{};
 

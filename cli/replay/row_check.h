@@ -9,7 +9,7 @@ namespace kvloom::replay {
 /// half a unit in the last place of the output's own type; `lse` is relative to 1 + |lse|.
 struct Tolerance {
   double whole = 0.0, row = 0.0, excess = 0.0, lse = 0.0;
-  int64_t whole_from = 0;  // elements compared from which `whole` binds: fewer do not average the output's rounding out
+  double whole_from = 0.0;  // effective elements from which `whole` binds: fewer do not average the output's rounding out
 };
 /// Rows of fewer than 64 elements in 16 bits have no `row` bound, for the same reason.
 Tolerance tolerance_of(const AttentionSpec& spec);
@@ -23,7 +23,9 @@ class RowCheck {
   void check(const StepRunner& runner, int32_t layer, int32_t rows);
 
   int64_t rows() const { return rows_; }
-  double whole_error() const;                      // sqrt(sum |o - ref|^2 / sum |ref|^2) over all rows checked
+  double whole_error() const;  // sqrt(sum |o - ref|^2 / sum |ref|^2) over all rows checked
+  /// (sum ref^2)^2 / sum ref^4: how many elements share the norm. A few large rows (short contexts) count for more than all others.
+  double effective_elements() const { return ref_fourth_ > 0.0 ? ref_square_ * ref_square_ / ref_fourth_ : 0.0; }
   double worst_row() const { return worst_row_; }  // the same of one row
   double worst_excess() const { return worst_excess_; }
   double worst_lse() const { return worst_lse_; }
@@ -38,7 +40,7 @@ class RowCheck {
   std::vector<double> ref_o_, ref_lse_;
   std::vector<float> out_;
   int64_t rows_ = 0;
-  double error_square_ = 0.0, ref_square_ = 0.0;
+  double error_square_ = 0.0, ref_square_ = 0.0, ref_fourth_ = 0.0;
   double worst_row_ = 0.0, worst_excess_ = 0.0, worst_lse_ = 0.0;
 };
 
