@@ -16,7 +16,12 @@ Capacity capacity_of(const AttentionSpec& spec, const Batch& batch, LevelMode le
   for (int64_t i = 0; i < batch.kv_len.size; ++i) kv_tokens += max_of<int64_t>(batch.kv_len[i], 0);
   c.max_kv_tokens = batch.lists_per_kv_head && spec.num_kv_heads > 0 ? ceil_div<int64_t>(kv_tokens, spec.num_kv_heads) : kv_tokens;
   c.max_kv_tokens = max_of<int64_t>(c.max_kv_tokens, 1);  // 0 would mean "not bounded", which a step without KV is not
-  for (const LevelGroup& group : batch.groups) c.max_level_rows += max_of<int64_t>(group.tokens.size, 0);
+  int64_t group_tokens = 0;
+  for (const LevelGroup& group : batch.groups) {
+    c.max_level_rows += max_of<int64_t>(group.tokens.size, 0);
+    group_tokens += max_of<int64_t>(int64_t(group.kv_end) - group.kv_begin, 0);
+  }
+  c.max_kv_tokens = max_of(c.max_kv_tokens, group_tokens);
   c.max_groups = int32_t(min_of<int64_t>(batch.groups.size, INT32_MAX));
   const bool may_share = batch.groups.empty() && levels == LevelMode::automatic && spec.storage == Storage::paged;
   if (may_share) c.max_level_rows = c.max_query_tokens;  // every token in one shared level

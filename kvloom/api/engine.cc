@@ -18,10 +18,6 @@
 namespace kvloom {
 namespace {
 
-/// Chunk of fixed_split where the caller names none: long enough that its merge is small beside it, short enough that one long request
-/// still spreads over a machine.
-constexpr int32_t kSplitTokens = 512;
-
 /// Everything about an engine that follows from its spec, capacity and options.
 struct Setup {
   AttentionSpec spec;
@@ -39,7 +35,7 @@ SchedulerConfig scheduler_config(const AttentionSpec& spec, const EngineOptions&
   const int32_t tile = std::lcm(config.classes[0].tile_kv, config.classes[1].tile_kv);
   require(options.split_tokens % tile == 0, "Engine: options.split_tokens: got {}, wanted a multiple of {} (the kernel's tile of keys)",
           options.split_tokens, tile);
-  config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(kSplitTokens, tile);
+  config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(config.split_tokens, tile);
   return config;
 }
 

@@ -74,8 +74,8 @@ void check_mask(const PlanState& plan, const RunTensors& t) {
     const int64_t begin = t.mask_indptr[r], end = t.mask_indptr[r + 1];
     // Exact: a mask of another shape has another size, and a larger one is as wrong as a smaller one.
     require(begin >= 0 && end - begin == ceil_div<int64_t>(bits, 8),
-            "run: mask_indptr: request {}: got {} bytes of mask at {}, wanted {} bytes for {} query tokens x {} keys", r, end - begin, begin,
-            ceil_div<int64_t>(bits, 8), plan.q_len[size_t(r)], plan.mask_columns[size_t(r)]);
+            "run: mask_indptr: request {}: got {} bytes of mask at {}, wanted {} bytes for {} query tokens x {} keys", r, end - begin,
+            begin, ceil_div<int64_t>(bits, 8), plan.q_len[size_t(r)], plan.mask_columns[size_t(r)]);
   }
 }
 

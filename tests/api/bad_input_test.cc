@@ -33,6 +33,8 @@ struct BadInput {
   std::function<void(Bench&)> spoil;
 };
 
+void PrintTo(const BadInput& bad, std::ostream* out) { *out << bad.name; }
+
 constexpr ErrorCode kInvalid = ErrorCode::invalid_argument, kCapacity = ErrorCode::over_capacity, kUnsupported = ErrorCode::unsupported,
                     kMismatch = ErrorCode::mismatch;
 const float kNaN = std::nanf("");

@@ -13,7 +13,7 @@ set(tree ${WORK}/tree)
 file(REMOVE_RECURSE ${tree} ${WORK}/consumer)
 set(library_build ${BUILD})
 if(SHARED)
-  set(library_build ${WORK}/library)
+  set(library_build ${SHARED_BUILD})
   run(${CMAKE_COMMAND} -S ${SOURCE} -B ${library_build} -G ${GENERATOR} -DCMAKE_BUILD_TYPE=${CONFIG} -DBUILD_SHARED_LIBS=ON -DKVLOOM_BUILD_TESTS=OFF
       -DKVLOOM_BUILD_CLI=OFF -DKVLOOM_BUILD_EXAMPLES=OFF -DKVLOOM_BUILD_BENCHMARKS=OFF -DCMAKE_C_COMPILER=${C_COMPILER}
       -DCMAKE_CXX_COMPILER=${CXX_COMPILER})

@@ -1,0 +1,131 @@
+// One step put together from several: explicit levels, shared prefixes that the planner finds, and states that the caller merges.
+#include "kvloom/api/ops.h"
+#include "kvloom/attn/state.h"
+#include "tests/support/step.h"
+
+#include <gtest/gtest.h>
+
+namespace kvloom::test {
+namespace {
+
+EngineOptions few_ctas() {
+  EngineOptions o;
+  o.threads = 2;
+  o.num_ctas = 7;
+  return o;
+}
+
+/// Requests whose first `shared` keys are the same pages: the first request's.
+Step shared_prefix(DType kv_dtype, int32_t requests, int32_t shared, int32_t own) {
+  Step s;
+  s.spec = small_spec();
+  s.spec.kv_dtype = kv_dtype;
+  for (int32_t r = 0; r < requests; ++r) s.requests.push_back({1 + r % 2, shared + own + r});
+  s.make();
+  for (int32_t r = 1; r < requests; ++r) {
+    for (int32_t p = 0; p < shared / s.spec.page_size; ++p) s.pages[size_t(s.list_indptr[size_t(r)] + p)] = s.pages[size_t(p)];
+  }
+  return s;
+}
+
+TEST(Levels, B48_FoundFromThePageTablesAndRight) {
+  for (const DType kv : {DType::f32, DType::e4m3}) {
+    Step s = shared_prefix(kv, 12, 1024, 17);
+    Capacity capacity = s.capacity();
+    capacity.max_level_rows = s.qo_indptr.back();
+    Engine engine(s.spec, capacity, few_ctas());
+    const Plan plan = engine.plan(s.batch);
+    EXPECT_EQ(plan.view().header->num_levels, 2);
+    engine.run(plan, s.tensors);
+    expect_right(s);
+    s.poison();
+    attention(s.spec, s.batch, s.tensors, few_ctas());  // one call finds them too
+    expect_right(s);
+    EngineOptions flat = few_ctas();
+    flat.levels = LevelMode::off;
+    Engine plain(s.spec, capacity, flat);
+    EXPECT_EQ(plain.plan(s.batch).view().header->num_levels, 1);
+    Engine no_room(s.spec, s.capacity(), few_ctas());  // levels that do not fit are not taken
+    const Plan without = no_room.plan(s.batch);
+    EXPECT_EQ(without.view().header->num_levels, 1);
+    s.poison();
+    no_room.run(without, s.tensors);
+    expect_right(s);
+  }
+}
+
+TEST(Levels, ExplicitOnesGatherAnyRows) {
+  // Tokens 0, 2 and 3 share the first 64 keys of request 0's list; every token has the rest of its own.
+  Step s;
+  s.spec = small_spec();
+  s.spec.variant.range.causal = false;
+  s.requests = {{2, 100}, {2, 80}};
+  s.make();
+  const std::vector<int32_t> first{0, 2, 3}, second{1}, own0{0}, own1{2, 3};
+  const std::vector<LevelGroup> groups{
+      {0, 0, 0, 64, 0, 0, -1, {first.data(), 3}},
+      {1, 0, 0, 100, 0, 0, -1, {second.data(), 1}},
+      {1, 4, 0, 36, 64, 64, -1, {own0.data(), 1}},
+      {1, s.list_indptr[1], 5, 80, 0, 0, -1, {own1.data(), 2}},
+  };
+  s.batch.groups = {groups.data(), int64_t(groups.size())};
+  attention(s.spec, s.batch, s.tensors, few_ctas());
+  expect_right(s);
+}
+
+/// A contiguous range of the keys of a ragged step, as a step of its own. Positions stay those of the whole.
+void run_part(const Step& whole, int32_t begin, int32_t end, Array& o, Array& lse, bool bare) {
+  AttentionSpec spec = whole.spec;
+  const std::vector<int32_t> kv_len{end - begin}, q_pos0{whole.kv_len[0] - whole.requests[0].q_len - begin};
+  const std::vector<int64_t> first{begin};
+  Batch batch = whole.batch;
+  batch.kv_len = IndexView(kv_len.data(), 1);
+  batch.list_indptr = IndexView(first.data(), 1);
+  batch.q_pos0 = q_pos0.data();
+  RunTensors t = whole.tensors;
+  t.o = o;
+  t.lse = lse;
+  t.bare_state = bare;
+  attention(spec, batch, t, few_ctas());
+}
+
+TEST(Levels, B42_StatesThatTheCallerMergesAreOnePass) {
+  for (const bool sink : {false, true}) {
+    Step s;
+    s.spec = small_spec();
+    s.spec.storage = Storage::ragged;
+    s.spec.variant.sink = sink;
+    s.requests = {{64, 4160}};
+    s.make();
+    const int64_t rows = 64;
+    Array o_a(DType::f32, {rows, 4, 64}), o_b(DType::f32, {rows, 4, 64}), lse_a(DType::f32, {rows, 4}), lse_b(DType::f32, {rows, 4});
+    run_part(s, 0, 4096, o_a, lse_a, true);
+    run_part(s, 4096, 4160, o_b, lse_b, true);
+    merge_states(o_a, lse_a, o_b, lse_b, s.o, s.lse);
+    for (int64_t r = 0; sink && r < rows * 4; ++r) {  // the sink is applied once, by the caller
+      const SinkWeights w = sink_weights(s.lse.get(r), s.sinks[size_t(r % 4)]);
+      for (int64_t d = 0; d < 64; ++d) s.o.set(r * 64 + d, w.factor * s.o.get(r * 64 + d));
+      s.lse.set(r, w.lse);
+    }
+    expect_right(s, sink ? "sink" : "plain");
+  }
+}
+
+TEST(Levels, B43_LseIsTheNaturalLogarithm) {
+  for (const Storage storage : {Storage::paged, Storage::ragged}) {
+    for (const int32_t q_len : {1, 40}) {
+      Step s;
+      s.spec = small_spec();
+      s.spec.storage = storage;
+      s.spec.variant.range.causal = false;
+      s.requests = {{q_len, 4}};
+      s.make();
+      s.q.fill(0.0f);
+      attention(s.spec, s.batch, s.tensors, few_ctas());
+      for (int64_t i = 0; i < s.lse.count(); ++i) ASSERT_NEAR(s.lse.get(i), 1.3862943611198906, 2e-7);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test
