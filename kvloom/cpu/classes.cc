@@ -1,24 +1,49 @@
 #include "kvloom/base/math.h"
 #include "kvloom/cpu/attend.h"
+#include "kvloom/cpu/tile_shape.h"
 
 namespace kvloom::cpu {
+namespace {
+
+/// Packed rows of a compute tile. Packing a block of keys costs as much as some 15 rows of products, so many rows must share it; a few
+/// hundred do, and still leave enough tiles to spread over threads (docs/lab-notes.md, "CPU prefill").
+constexpr int32_t kComputeRows = 384;
+
+/// fp32 operations a nanosecond of the tile kernel on one core. Only the ratio to the costs of the other class matters, and only where a
+/// plan mixes both.
+int64_t flop_per_ns(Target target) {
+  switch (target) {
+    case Target::portable:
+      return 12;
+    case Target::avx2:
+      return 75;
+    case Target::avx512:
+      return 130;
+  }
+  return 12;
+}
+
+}  // namespace
 
 void kernel_classes(const AttentionSpec& spec, Target target, KernelClass classes[2]) {
-  (void)target;
   const int32_t group_size = max_of(1, spec.group_size());
-  // Short query sides: up to 16 packed rows, all KV heads of a tile of keys together, so that a page is read whole.
+  const int64_t dims = int64_t(spec.head_dim_qk) + spec.head_dim_vo;
+  // Short query sides: up to 16 packed rows, all KV heads of a tile of keys together, so that a page is read whole. A key costs its bytes
+  // at 14 GB/s or, for narrow types, the conversion of its elements.
   classes[0] = KernelClass{};
   classes[0].tile_rows = round_up(16, group_size);
   classes[0].tile_kv = 64;
   classes[0].heads_per_item = spec.num_kv_heads;
-  classes[0].cost_per_token = 40;
+  classes[0].cost_per_token = static_cast<int32_t>(max_of(dims * size_of(spec.kv_dtype) / 14, dims / 6)) + 1;
   classes[0].cost_per_item = 2000;
+  // The rest: one KV head an item. A key costs its products with every row of a full tile; a row is read, scaled, finished and stored once.
   classes[1] = KernelClass{};
-  classes[1].tile_rows = 384;
-  classes[1].tile_kv = 256;
+  classes[1].tile_rows = kComputeRows;
+  classes[1].tile_kv = tile_block_keys(spec);
   classes[1].heads_per_item = 1;
-  classes[1].cost_per_token = 2000;
-  classes[1].cost_per_item = 20000;
+  classes[1].cost_per_token = static_cast<int32_t>(2 * dims * kComputeRows / flop_per_ns(target)) + 1;
+  classes[1].cost_per_tile_row = static_cast<int32_t>(dims);
+  classes[1].cost_per_item = 3000;
 }
 
 }  // namespace kvloom::cpu
