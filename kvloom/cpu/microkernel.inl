@@ -40,7 +40,7 @@ KVLOOM_SIMD void product(int32_t depth, const float* a, int64_t a_row, const flo
       for (int i = 0; i < kMicroRows; ++i) {
         const Vec x = set(a[i * a_row + k + u]);
 #pragma GCC unroll 4
-        for (int j = 0; j < kMicroVecs; ++j) accumulate(acc[i][j], x, row[j]);
+        for (int j = 0; j < kMicroVecs; ++j) acc[i][j] = accumulate(acc[i][j], x, row[j]);
       }
     }
   }

@@ -26,9 +26,12 @@ KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 KVLOOM_SIMD Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 /// Lanes: a < b ? x : y.
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
-/// acc += a * b. An instruction by name, because gcc 12 turns twelve accumulators into a rotation of copies and spills, and reads b from
+/// acc + a * b. An instruction by name, because gcc 12 turns twelve accumulators into a rotation of copies and spills, and reads b from
 /// memory in every one that uses it.
-KVLOOM_SIMD void accumulate(Vec& acc, Vec a, Vec b) { __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b)); }
+KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
+  return acc;
+}
 /// Adds the low bits of `shifted` to the exponent of p: p * 2^n for an integer n that was rounded by adding 1.5 * 2^23.
 KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));

@@ -9,9 +9,9 @@
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
 
-/// What packing a block needs of the run, resolved once a block.
+/// Where K and V of the KV head at hand come from.
 struct Source {
-  const char* k;  // of the KV head at hand
+  const char* k;
   const char* v;
   int64_t element;  // bytes
   int32_t k_bytes;  // of one key's row
@@ -32,13 +32,38 @@ Source source_of(const Job& job, int32_t kv_head) {
   return s;
 }
 
-/// Asks for the bytes of a row before they are needed. Rows of one head are pages apart: no hardware prefetcher follows them.
+/// Asks for the bytes of a row before they are needed: rows of one head are pages apart, no hardware prefetcher follows them.
+/// kLocality 3: into the first-level cache, 2: into the second.
+template <int kLocality>
 KVLOOM_SIMD void fetch_row(const char* row, int32_t bytes) {
-  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i);
+  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, kLocality);
+}
+
+/// Asks for the next block's rows, a few at every register tile, so that they are in the second-level cache when it is packed.
+struct FetchAhead {
+  const Source* src;
+  const KeyBlock* next;
+  int32_t at;      // column of the next key to ask for
+  int32_t end;     // 0: no next block
+  int32_t rate;    // keys a register tile, in 1/64
+  int32_t credit;  // in 1/64
+};
+KVLOOM_SIMD void fetch_ahead(FetchAhead& f) {
+  f.credit += f.rate;
+  for (; f.credit >= 64 && f.at < f.end; f.credit -= 64, ++f.at) {
+    if (!f.next->live[f.at]) continue;
+    fetch_row<2>(f.src->k + f.next->slot[f.at].k * f.src->element, f.src->k_bytes);
+    fetch_row<2>(f.src->v + f.next->slot[f.at].v * f.src->element, f.src->v_bytes);
+  }
+}
+FetchAhead plan_fetch(const Source& src, const KeyBlock* next, const TileWork& w) {
+  if (!next) return {&src, nullptr, 0, 0, 0, 0};
+  const int32_t register_tiles = w.rows / kMicroRows * (w.block_keys + w.vo) / kPanel;
+  return {&src, next, next->begin, next->end, ceil_div(64 * (next->end - next->begin), max_of(1, register_tiles * 7 / 8)), 0};
 }
 
 /// Packs columns [first, first + kPanel) of the block; dead keys become zeros. Meanwhile the next panel's rows are on their way.
-void pack_panel(const Job& job, const Source& src, int32_t first, TileWork& w) {
+void pack_panel(const Job& job, const Source& src, const KeyBlock& b, int32_t first, TileWork& w) {
   const AttentionSpec& spec = *job.spec;
   const bool next = first + kPanel < w.block_keys;
   const bool in_place = spec.kv_dtype == DType::f32 && spec.head_dim_qk == w.qk && w.rope.mode == RopeMode::none;
@@ -46,16 +71,16 @@ void pack_panel(const Job& job, const Source& src, int32_t first, TileWork& w) {
   for (int32_t i = 0; i < kPanel; ++i) {
     const int32_t j = first + i;
     rows[i] = w.zeros;
-    if (next && w.live[j + kPanel]) fetch_row(src.k + w.slot[j + kPanel].k * src.element, src.k_bytes);
-    if (!w.live[j]) continue;
+    if (next && b.live[j + kPanel]) fetch_row<3>(src.k + b.slot[j + kPanel].k * src.element, src.k_bytes);
+    if (!b.live[j]) continue;
     if (in_place) {
-      rows[i] = reinterpret_cast<const float*>(src.k) + w.slot[j].k;
+      rows[i] = reinterpret_cast<const float*>(src.k) + b.slot[j].k;
       continue;
     }
     float* staged = w.staged + int64_t(i) * w.qk;
-    src.convert(src.k, w.slot[j].k, spec.head_dim_qk, w.qk, staged);
+    src.convert(src.k, b.slot[j].k, spec.head_dim_qk, w.qk, staged);
     if (w.rope.mode != RopeMode::none) {
-      set_rope_position(w.rope, w.slot[j].pos);
+      set_rope_position(w.rope, b.slot[j].pos);
       rotate_row(w.rope, staged);
     }
     rows[i] = staged;
@@ -64,24 +89,20 @@ void pack_panel(const Job& job, const Source& src, int32_t first, TileWork& w) {
   const bool v_in_place = spec.kv_dtype == DType::f32 && spec.head_dim_vo == w.vo;
   for (int32_t i = 0; i < kPanel; ++i) {
     const int32_t j = first + i;
-    if (next && w.live[j + kPanel]) fetch_row(src.v + w.slot[j + kPanel].v * src.element, src.v_bytes);
+    if (next && b.live[j + kPanel]) fetch_row<3>(src.v + b.slot[j + kPanel].v * src.element, src.v_bytes);
     const float* row = w.zeros;
-    if (w.live[j] && v_in_place) {
-      row = reinterpret_cast<const float*>(src.v) + w.slot[j].v;
-    } else if (w.live[j]) {
-      src.convert(src.v, w.slot[j].v, spec.head_dim_vo, w.vo, w.staged);
+    if (b.live[j] && v_in_place) {
+      row = reinterpret_cast<const float*>(src.v) + b.slot[j].v;
+    } else if (b.live[j]) {
+      src.convert(src.v, b.slot[j].v, spec.head_dim_vo, w.vo, w.staged);
       row = w.staged;
     }
     store_panels(row, w.vo, w.v, w.panel_stride, j);
   }
 }
 
-void pack_block(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, TileWork& w) {
-  const Source src = source_of(job, kv_head);
-  for (int32_t j = b.begin; j < b.end; ++j) {
-    if (w.live[j]) w.slot[j] = key_slot(job, *chunk.group, b.token + j);
-  }
-  for (int32_t p = b.begin / kPanel * kPanel; p < b.end; p += kPanel) pack_panel(job, src, p, w);
+void pack_block(const Job& job, const Source& src, const KeyBlock& b, TileWork& w) {
+  for (int32_t p = b.begin / kPanel * kPanel; p < b.end; p += kPanel) pack_panel(job, src, b, p, w);
 }
 
 /// One row's step of the online softmax over columns [0, n) of s, n a multiple of kPanel: s becomes weights.
@@ -125,7 +146,7 @@ void weigh(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& 
     t.token_begin = b.token + rb.begin;
     t.kv_head = kv_head;
     t.group = chunk.group;
-    t.key_pos = b.listed ? w.key_pos + rb.begin : nullptr;
+    t.key_pos = b.listed ? b.key_pos + rb.begin : nullptr;
     job.score(job, t);
   }
   if (variant.reduction == Reduction::sum) return;
@@ -136,7 +157,8 @@ void weigh(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& 
 }
 
 /// Rows [first, last) against the packed block.
-void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, int32_t first, int32_t last, TileWork& w) {
+void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, int32_t first, int32_t last, TileWork& w,
+                 FetchAhead& ahead) {
   RowBlock blocks[kStrideOfRows / kMicroRows];
   int32_t begin = b.end, end = 0;
   const int32_t count = (last - first) / kMicroRows;
@@ -150,6 +172,7 @@ void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyB
       if (p < blocks[i].begin || p >= blocks[i].end) continue;
       product<false>(w.qk, w.q + int64_t(first + i * kMicroRows) * w.qk, w.qk, w.k + int64_t(p) * w.qk,
                      w.s + i * kMicroRows * w.score_stride + p, w.score_stride, nullptr);
+      fetch_ahead(ahead);
     }
   }
   for (int32_t i = 0; i < count; ++i) {
@@ -162,6 +185,7 @@ void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyB
       const int32_t r = first + i * kMicroRows;
       product<true>(blocks[i].end - blocks[i].begin, w.s + i * kMicroRows * w.score_stride + blocks[i].begin, w.score_stride,
                     panel + int64_t(blocks[i].begin) * kPanel, w.o + int64_t(r) * w.vo + c, w.vo, w.rescale + r);
+      fetch_ahead(ahead);
     }
   }
 }
@@ -184,15 +208,19 @@ void tile_head(const Job& job, const Chunk& chunk, int32_t kv_head, void* memory
   TileWork w = take_tile_work(arena, *job.spec, chunk.row_count);
   if (w.rope.mode != RopeMode::none) begin_rope(w.rope, job.spec->variant.rope, job.spec->head_dim_qk);
   load_queries(job, chunk, kv_head, w);
-  const bool listed = chunk.group->kv_position != KvPosition::linear;
-  for (int32_t token = chunk.kv_begin / w.block_keys * w.block_keys; token < chunk.kv_end; token += w.block_keys) {
-    const KeyBlock b{token, max_of(0, chunk.kv_begin - token), min_of(w.block_keys, chunk.kv_end - token), listed};
-    for (int32_t j = b.begin; j < b.end && listed; ++j) w.key_pos[j] = key_slot(job, *chunk.group, token + j).pos;
-    if (!mark_live_keys(job, chunk, b, w)) continue;
-    pack_block(job, chunk, kv_head, b, w);
+  const Source src = source_of(job, kv_head);
+  KeyBlock block = take_key_block(arena, w), next = take_key_block(arena, w);
+  bool more = find_block(job, chunk, w, chunk.kv_begin, block);
+  while (more) {
+    pack_block(job, src, block, w);
+    more = find_block(job, chunk, w, block.token + w.block_keys, next);
+    FetchAhead ahead = plan_fetch(src, more ? &next : nullptr, w);
     for (int32_t r = 0; r < w.rows; r += kStrideOfRows) {
-      attend_rows(job, chunk, kv_head, b, r, min_of(w.rows, r + kStrideOfRows), w);
+      attend_rows(job, chunk, kv_head, block, r, min_of(w.rows, r + kStrideOfRows), w, ahead);
     }
+    const KeyBlock done = block;
+    block = next;
+    next = done;
   }
   finish_tile(job, kv_head, w, o, lse);
 }
@@ -201,7 +229,9 @@ void tile_head(const Job& job, const Chunk& chunk, int32_t kv_head, void* memory
 
 int64_t tile_arena_bytes(const AttentionSpec& spec, int32_t tile_rows) {
   Arena arena(nullptr);
-  take_tile_work(arena, spec, tile_rows);
+  const TileWork w = take_tile_work(arena, spec, tile_rows);
+  take_key_block(arena, w);
+  take_key_block(arena, w);
   return arena.bytes();
 }
 

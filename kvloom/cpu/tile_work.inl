@@ -3,12 +3,12 @@
 #include "kvloom/cpu/microkernel.inl"
 #include "kvloom/cpu/pack.inl"
 #include "kvloom/cpu/score.h"
+#include "kvloom/cpu/tile_shape.h"
 #include "kvloom/variants/custom_mask.h"
 
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
 
-inline constexpr int32_t kMaxBlockKeys = 256;
 inline constexpr int32_t kStrideOfRows = 96;  // rows that share one pass over a block's panels
 
 /// Fixed sizes and the arrays of one chunk and KV head.
@@ -31,9 +31,6 @@ struct TileWork {
   float* v;              // [vo / kPanel][panel_stride]
   float* staged;         // [kPanel][max(qk, vo)]
   float* zeros;          // [max(qk, vo)]
-  int32_t* key_pos;      // [block_keys]
-  uint8_t* live;         // [block_keys] 1: some row keeps the key
-  KeySlot* slot;         // [block_keys]
   RopeTable rope;
 };
 
@@ -42,7 +39,10 @@ struct KeyBlock {
   int32_t token;
   int32_t begin;
   int32_t end;
-  bool listed;  // positions are in key_pos
+  bool listed;       // positions are not linear: they are in key_pos
+  int32_t* key_pos;  // [block_keys]
+  uint8_t* live;     // [block_keys] 1: some row keeps the key
+  KeySlot* slot;     // [block_keys] of live keys
 };
 
 /// Columns of a block that kMicroRows rows need, as whole panels. `masked`: some of them must be masked.
@@ -58,8 +58,7 @@ TileWork take_tile_work(Arena& arena, const AttentionSpec& spec, int32_t row_cou
   w.rows = round_up(row_count, kMicroRows);
   w.qk = round_up(spec.head_dim_qk, kLanes);
   w.vo = round_up(spec.head_dim_vo, kPanel);
-  // K and V of a block together stay within half of a 512 KiB second-level cache.
-  w.block_keys = clamp_to(65536 / (w.qk + w.vo) / 64 * 64, 64, kMaxBlockKeys);
+  w.block_keys = tile_block_keys(spec);
   w.score_stride = w.block_keys + kPanel;
   w.panel_stride = int64_t(w.block_keys) * kPanel + kPanel;
   const int32_t widest = max_of(w.qk, w.vo);
@@ -75,11 +74,16 @@ TileWork take_tile_work(Arena& arena, const AttentionSpec& spec, int32_t row_cou
   w.v = arena.take<float>(w.vo / kPanel * w.panel_stride);
   w.staged = arena.take<float>(int64_t(kPanel) * widest);
   w.zeros = arena.take<float>(widest);
-  w.key_pos = arena.take<int32_t>(w.block_keys);
-  w.live = arena.take<uint8_t>(w.block_keys);
-  w.slot = arena.take<KeySlot>(w.block_keys);
   w.rope = take_rope_table(arena, spec.variant.rope, spec.head_dim_qk);
   return w;
+}
+
+KeyBlock take_key_block(Arena& arena, const TileWork& w) {
+  KeyBlock b{};
+  b.key_pos = arena.take<int32_t>(w.block_keys);
+  b.live = arena.take<uint8_t>(w.block_keys);
+  b.slot = arena.take<KeySlot>(w.block_keys);
+  return b;
 }
 
 /// Rows, their kept tokens, and Q as fp32, rotated and scaled.
@@ -123,20 +127,20 @@ void mark_by_mask(const Job& job, const RowGroup& group, const KeyBlock& b, cons
 }
 
 /// Which keys of the block some row keeps. The others are not read: not their page ids, not their bytes. Rows of one token keep the same.
-bool mark_live_keys(const Job& job, const Chunk& chunk, const KeyBlock& b, TileWork& w) {
+bool mark_live_keys(const Job& job, const Chunk& chunk, const TileWork& w, KeyBlock& b) {
   const KeyRange& range = job.spec->variant.range;
   const bool by_mask = job.spec->variant.custom_mask;
-  __builtin_memset(w.live, 0, w.block_keys);
+  __builtin_memset(b.live, 0, w.block_keys);
   for (int32_t i = 0; i < w.real_rows; ++i) {
     const PackedRow& r = w.row[i];
     if (i > 0 && r.token == w.row[i - 1].token) continue;
     if (b.listed) {
       for (int32_t j = b.begin; j < b.end; ++j) {
-        if (!w.live[j] && keeps(range, r.prefix, r.q_pos, w.key_pos[j])) {
+        if (!b.live[j] && keeps(range, r.prefix, r.q_pos, b.key_pos[j])) {
           if (by_mask) {
-            mark_by_mask(job, *chunk.group, b, r, j, j + 1, w.live);
+            mark_by_mask(job, *chunk.group, b, r, j, j + 1, b.live);
           } else {
-            w.live[j] = 1;
+            b.live[j] = 1;
           }
         }
       }
@@ -146,15 +150,31 @@ bool mark_live_keys(const Job& job, const Chunk& chunk, const KeyBlock& b, TileW
     const int32_t prefix_end = clamp_to(t.prefix_end - b.token, b.begin, b.end);
     const int32_t begin = clamp_to(t.begin - b.token, prefix_end, b.end), end = clamp_to(t.end - b.token, begin, b.end);
     if (by_mask) {
-      mark_by_mask(job, *chunk.group, b, r, b.begin, prefix_end, w.live);
-      mark_by_mask(job, *chunk.group, b, r, begin, end, w.live);
+      mark_by_mask(job, *chunk.group, b, r, b.begin, prefix_end, b.live);
+      mark_by_mask(job, *chunk.group, b, r, begin, end, b.live);
     } else {
-      __builtin_memset(w.live + b.begin, 1, prefix_end - b.begin);
-      __builtin_memset(w.live + begin, 1, end - begin);
+      __builtin_memset(b.live + b.begin, 1, prefix_end - b.begin);
+      __builtin_memset(b.live + begin, 1, end - begin);
     }
   }
   for (int32_t j = b.begin; j < b.end; ++j) {
-    if (w.live[j]) return true;
+    if (b.live[j]) return true;
+  }
+  return false;
+}
+
+/// Sets `b` to the first block at or after the one of list token `from` that has a live key, slots resolved. False: there is none.
+bool find_block(const Job& job, const Chunk& chunk, const TileWork& w, int32_t from, KeyBlock& b) {
+  b.listed = chunk.group->kv_position != KvPosition::linear;
+  for (b.token = from / w.block_keys * w.block_keys; b.token < chunk.kv_end; b.token += w.block_keys) {
+    b.begin = max_of(0, chunk.kv_begin - b.token);
+    b.end = min_of(w.block_keys, chunk.kv_end - b.token);
+    for (int32_t j = b.begin; j < b.end && b.listed; ++j) b.key_pos[j] = key_slot(job, *chunk.group, b.token + j).pos;
+    if (!mark_live_keys(job, chunk, w, b)) continue;
+    for (int32_t j = b.begin; j < b.end; ++j) {
+      if (b.live[j]) b.slot[j] = key_slot(job, *chunk.group, b.token + j);
+    }
+    return true;
   }
   return false;
 }
