@@ -1,4 +1,5 @@
 // The two inner loops of the tile kernel: a register tile of a matrix product, and exp2 of a vector. Compiled once a target.
+#pragma once
 #include "kvloom/attn/exp.h"
 
 namespace kvloom::cpu::KVLOOM_TARGET {

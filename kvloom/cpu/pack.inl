@@ -1,6 +1,7 @@
 // Bringing K and V into the shapes that the products of the tile kernel want: K transposed into panels, V cut into panels. Compiled once a
 // target.
 #include "kvloom/cpu/float_rows.inl"
+#include "kvloom/cpu/microkernel.inl"
 
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {

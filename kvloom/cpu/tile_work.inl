@@ -1,10 +1,10 @@
 // The memory of the tile kernel for one chunk and KV head, its query side, and which keys of a block which rows need. Compiled once a
 // target, as a part of tile.inl.
-#include "kvloom/cpu/microkernel.inl"
+#include "kvloom/cpu/live_keys.h"
 #include "kvloom/cpu/pack.inl"
 #include "kvloom/cpu/score.h"
+#include "kvloom/cpu/softmax.inl"
 #include "kvloom/cpu/tile_shape.h"
-#include "kvloom/variants/custom_mask.h"
 
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
@@ -116,53 +116,6 @@ void load_queries(const Job& job, const Chunk& chunk, int32_t kv_head, TileWork&
   __builtin_memset(w.zeros, 0, max_of(w.qk, w.vo) * sizeof(float));
 }
 
-/// live[j] |= row r keeps column j by the custom mask, for columns [begin, end).
-void mark_by_mask(const Job& job, const RowGroup& group, const KeyBlock& b, const PackedRow& r, int32_t begin, int32_t end, uint8_t* live) {
-  Coord c{r.request, r.q_index, r.q_pos, 0, 0, 0, 0};
-  for (int32_t j0 = begin; j0 < end; j0 += 32) {
-    c.kv_index = group.kv_index0 + b.token + j0;
-    const uint32_t word = variants::CustomMask::keep32(c, job.params->variant);
-    for (int32_t j = 0; j < min_of(32, end - j0); ++j) live[j0 + j] |= (word >> j) & 1;
-  }
-}
-
-/// Which keys of the block some row keeps. The others are not read: not their page ids, not their bytes. Rows of one token keep the same.
-bool mark_live_keys(const Job& job, const Chunk& chunk, const TileWork& w, KeyBlock& b) {
-  const KeyRange& range = job.spec->variant.range;
-  const bool by_mask = job.spec->variant.custom_mask;
-  __builtin_memset(b.live, 0, w.block_keys);
-  for (int32_t i = 0; i < w.real_rows; ++i) {
-    const PackedRow& r = w.row[i];
-    if (i > 0 && r.token == w.row[i - 1].token) continue;
-    if (b.listed) {
-      for (int32_t j = b.begin; j < b.end; ++j) {
-        if (!b.live[j] && keeps(range, r.prefix, r.q_pos, b.key_pos[j])) {
-          if (by_mask) {
-            mark_by_mask(job, *chunk.group, b, r, j, j + 1, b.live);
-          } else {
-            b.live[j] = 1;
-          }
-        }
-      }
-      continue;
-    }
-    const KeptTokens& t = w.kept[i];
-    const int32_t prefix_end = clamp_to(t.prefix_end - b.token, b.begin, b.end);
-    const int32_t begin = clamp_to(t.begin - b.token, prefix_end, b.end), end = clamp_to(t.end - b.token, begin, b.end);
-    if (by_mask) {
-      mark_by_mask(job, *chunk.group, b, r, b.begin, prefix_end, b.live);
-      mark_by_mask(job, *chunk.group, b, r, begin, end, b.live);
-    } else {
-      __builtin_memset(b.live + b.begin, 1, prefix_end - b.begin);
-      __builtin_memset(b.live + begin, 1, end - begin);
-    }
-  }
-  for (int32_t j = b.begin; j < b.end; ++j) {
-    if (b.live[j]) return true;
-  }
-  return false;
-}
-
 /// Sets `b` to the first block at or after the one of list token `from` that has a live key, slots resolved. False: there is none.
 bool find_block(const Job& job, const Chunk& chunk, const TileWork& w, int32_t from, KeyBlock& b) {
   b.listed = chunk.group->kv_position != KvPosition::linear;
@@ -170,7 +123,8 @@ bool find_block(const Job& job, const Chunk& chunk, const TileWork& w, int32_t f
     b.begin = max_of(0, chunk.kv_begin - b.token);
     b.end = min_of(w.block_keys, chunk.kv_end - b.token);
     for (int32_t j = b.begin; j < b.end && b.listed; ++j) b.key_pos[j] = key_slot(job, *chunk.group, b.token + j).pos;
-    if (!mark_live_keys(job, chunk, w, b)) continue;
+    const KeyColumns columns{b.token, b.begin, b.end, b.listed ? b.key_pos : nullptr};
+    if (!mark_live_keys(job, *chunk.group, w.row, w.kept, w.real_rows, columns, w.block_keys, b.live)) continue;
     for (int32_t j = b.begin; j < b.end; ++j) {
       if (b.live[j]) b.slot[j] = key_slot(job, *chunk.group, b.token + j);
     }
