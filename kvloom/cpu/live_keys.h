@@ -58,6 +58,7 @@ KVLOOM_HD bool mark_live_keys(const Job& job, const RowGroup& group, const Packe
     } else {
       __builtin_memset(live + b.begin, 1, prefix_end - b.begin);
       __builtin_memset(live + begin, 1, end - begin);
+      if (prefix_end - b.begin + end - begin == b.end - b.begin) return b.end > b.begin;  // one row keeps them all
     }
   }
   for (int32_t j = b.begin; j < b.end; ++j) {

@@ -6,6 +6,13 @@
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
 
+/// Asks for the bytes of a row before they are needed: rows of one head are pages apart, no hardware prefetcher follows them.
+/// kLocality 3: into the first-level cache, 2: into the second.
+template <int kLocality>
+KVLOOM_SIMD void fetch_row(const char* row, int32_t bytes) {
+  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, kLocality);
+}
+
 /// panel [dims][kPanel] = transpose of kPanel rows of `dims` floats each; dims is a multiple of kLanes.
 void transpose_panel(const float* const* rows, int32_t dims, float* panel) {
   for (int32_t d = 0; d < dims; d += kLanes) {

@@ -32,13 +32,6 @@ Source source_of(const Job& job, int32_t kv_head) {
   return s;
 }
 
-/// Asks for the bytes of a row before they are needed: rows of one head are pages apart, no hardware prefetcher follows them.
-/// kLocality 3: into the first-level cache, 2: into the second.
-template <int kLocality>
-KVLOOM_SIMD void fetch_row(const char* row, int32_t bytes) {
-  for (int32_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, kLocality);
-}
-
 /// Asks for the next block's rows, a few at every register tile, so that they are in the second-level cache when it is packed.
 struct FetchAhead {
   const Source* src;

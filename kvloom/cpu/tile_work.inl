@@ -105,6 +105,10 @@ void load_queries(const Job& job, const Chunk& chunk, int32_t kv_head, TileWork&
       __builtin_memset(q, 0, w.qk * sizeof(float));
       continue;
     }
+    const PackedRow& later = w.row[min_of(i + 8, chunk.row_count - 1)];
+    const int64_t element = size_of(spec.q_dtype);
+    fetch_row<3>(static_cast<const char*>(p.q) + (later.token * p.q_token + later.q_head * p.q_head) * element,
+                 int32_t(spec.head_dim_qk * element));
     convert(p.q, r.token * p.q_token + r.q_head * p.q_head, spec.head_dim_qk, w.qk, q);
     if (w.rope.mode != RopeMode::none) {
       set_rope_position(w.rope, r.q_pos);
