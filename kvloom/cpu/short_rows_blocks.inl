@@ -57,7 +57,10 @@ KVLOOM_SIMD void score_half(const char* const* k, const float* q, int64_t q_row,
   for (int p = 0; p < kPassing; ++p) {
     const Vec x = kHoldRows ? key(p) : row(p);
 #pragma GCC unroll 8
-    for (int h = 0; h < kHeld; ++h) accumulate(kHoldRows ? acc[h][p] : acc[p][h], held[h], x);
+    for (int h = 0; h < kHeld; ++h) {
+      Vec& sum = kHoldRows ? acc[h][p] : acc[p][h];
+      sum = accumulate(sum, held[h], x);
+    }
   }
 }
 
@@ -136,7 +139,7 @@ KVLOOM_SIMD void value_block(const char* const* v, int32_t n, int32_t i, const f
     for (int r = 0; r < kRows; ++r) {
       const Vec weight = set(s[r * s_row + t]);
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * kPairs; ++j) accumulate(acc[r][j], weight, value[j]);
+      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = accumulate(acc[r][j], weight, value[j]);
     }
   }
 #pragma GCC unroll 8

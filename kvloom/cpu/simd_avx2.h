@@ -28,7 +28,7 @@ KVLOOM_SIMD Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 /// acc + a * b. An instruction by name, because gcc 12 turns twelve accumulators into a rotation of copies and spills, and reads b from
 /// memory in every one that uses it.
-KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) {
+[[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+x"(acc) : "x"(a), "x"(b));
   return acc;
 }

@@ -38,7 +38,7 @@ KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) {
 }
 KVLOOM_SIMD Vec max(Vec a, Vec b) { return a > b ? a : b; }
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return a < b ? x : y; }
-KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
+[[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
 KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) { return (Vec)((VecInt)p + ((VecInt)shifted << 23)); }
 KVLOOM_SIMD float max_lane(Vec a) {
   const float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
