@@ -95,21 +95,56 @@ __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanV
   block_store<C>(args, item, kv_head, o, softmax, scale, row0, m);
 }
 
-/// All items of this CTA.
+/// One item for all of its KV heads. All threads have passed a barrier since `m.item` was written.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_run(const AttendArgs& args, SharedMemory<C>& m) {
+__device__ __forceinline__ void block_item(const AttendArgs& args, const PlanView& plan, SharedMemory<C>& m) {
+  for (int h = 0; h < m.item.kv_head_count; ++h) block_attend<C, V>(args, plan, m.item.kv_head + h, m);
+  if (m.item.partial_row >= 0) block::block_arrive<C.o_dtype>(args, plan, m.item, C.head_dim_vo, block::has_weight<V>(), &m.flag);
+}
+
+/// Item `i` and its group into shared memory.
+template <AttendConfig C>
+__device__ __forceinline__ void block_fetch_item(const PlanView& plan, int32_t i, SharedMemory<C>& m) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    m.item = plan.items[i];
+    m.group = plan.groups[m.item.group];
+  }
+  __syncthreads();
+}
+
+template <AttendConfig C>
+constexpr int shared_bytes() { return int(sizeof(SharedMemory<C>)); }
+
+/// All items of this CTA, of one class.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) {
+  SharedMemory<C>& m = *reinterpret_cast<SharedMemory<C>*>(memory);
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
   for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      m.item = plan.items[i];
-      m.group = plan.groups[m.item.group];
+    block_fetch_item<C>(plan, i, m);
+    block_item<C, V>(args, plan, m);
+  }
+}
+
+/// All items of this CTA, of either class: one code path each, in the same shared memory.
+template <AttendConfig M, AttendConfig C, class V>
+__device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* memory) {
+  SharedMemory<M>& small = *reinterpret_cast<SharedMemory<M>*>(memory);
+  SharedMemory<C>& large = *reinterpret_cast<SharedMemory<C>*>(memory);
+  ptx::grid_dependency_wait();
+  const PlanView plan = view_plan(args.plan);
+  const int32_t end = plan.cta_indptr[blockIdx.x + 1];
+  for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
+    if (plan.items[i].kernel_class == 0) {
+      block_fetch_item<M>(plan, i, small);
+      block_item<M, V>(args, plan, small);
+    } else {
+      block_fetch_item<C>(plan, i, large);
+      block_item<C, V>(args, plan, large);
     }
-    __syncthreads();
-    for (int h = 0; h < m.item.kv_head_count; ++h) block_attend<C, V>(args, plan, m.item.kv_head + h, m);
-    if (m.item.partial_row >= 0) block::block_arrive<C.o_dtype>(args, plan, m.item, C.head_dim_vo, block::has_weight<V>(), &m.flag);
   }
 }
 

@@ -14,6 +14,7 @@ struct AttendConfig {
   int tile_kv = 64;     // keys
   int warps_rows = 4;   // warps along the rows, each with tile_rows / warps_rows of them
   int warps_kv = 1;     // warps along the keys of a tile; their states are merged at the end of an item
+  int ctas_per_sm = 2;  // aimed at: registers are bounded for it
   bool paged = true;
   bool listed_positions = false;  // positions of keys are looked up, not counted (KvPosition other than linear)
 

@@ -1,0 +1,31 @@
+// What a generated unit is made of: one pair of configurations and one variant become three kernels and the facts of their launch.
+//   attend_memory   plans whose items are all of class 0
+//   attend_compute  ... all of class 1
+//   attend_mixed    both: an item's kernel_class picks the code
+// Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs); kvloom_facts has these numbers, three a kernel, then the tiles.
+#pragma once
+
+#include "kvloom/device/sm80/attend.cuh"
+
+#define KVLOOM_SM80_ATTEND(kMemory, kCompute, ...)                                                                                    \
+  static_assert(kMemory.threads() == kCompute.threads(), "attend_mixed runs both classes with the threads of a CTA");                 \
+  extern "C" __global__ void __launch_bounds__(kMemory.threads(), kMemory.ctas_per_sm)                                                \
+      attend_memory(const __grid_constant__ kvloom::AttendArgs args) {                                                                \
+    extern __shared__ __align__(128) char kvloom_shared[];                                                                            \
+    kvloom::sm80::block_run<kMemory, __VA_ARGS__>(args, kvloom_shared);                                                               \
+  }                                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(kCompute.threads(), kCompute.ctas_per_sm)                                              \
+      attend_compute(const __grid_constant__ kvloom::AttendArgs args) {                                                               \
+    extern __shared__ __align__(128) char kvloom_shared[];                                                                            \
+    kvloom::sm80::block_run<kCompute, __VA_ARGS__>(args, kvloom_shared);                                                              \
+  }                                                                                                                                   \
+  extern "C" __global__ void __launch_bounds__(kCompute.threads(), kCompute.ctas_per_sm)                                              \
+      attend_mixed(const __grid_constant__ kvloom::AttendArgs args) {                                                                 \
+    extern __shared__ __align__(128) char kvloom_shared[];                                                                            \
+    kvloom::sm80::block_run_mixed<kMemory, kCompute, __VA_ARGS__>(args, kvloom_shared);                                               \
+  }                                                                                                                                   \
+  extern "C" __device__ const int32_t kvloom_facts[16] = {                                                                            \
+      kMemory.threads(),  int32_t(kvloom::sm80::shared_bytes<kMemory>()),                              kMemory.ctas_per_sm,           \
+      kCompute.threads(), int32_t(kvloom::sm80::shared_bytes<kCompute>()),                             kCompute.ctas_per_sm,          \
+      kCompute.threads(), int32_t(kvloom::max_of(kvloom::sm80::shared_bytes<kMemory>(), kvloom::sm80::shared_bytes<kCompute>())),     \
+      kCompute.ctas_per_sm, kMemory.tile_rows, kMemory.tile_kv, kCompute.tile_rows, kCompute.tile_kv, 0, 0, 0};
