@@ -23,6 +23,6 @@ template <class T>
 KVLOOM_HD constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }
 
 /// IEEE negative infinity: where the running maximum starts, and the LSE of the empty state.
-KVLOOM_HD constexpr float neg_inf() { return -__builtin_inff(); }
+KVLOOM_HD constexpr float neg_inf() { return __builtin_bit_cast(float, 0xff800000u); }
 
 }  // namespace kvloom

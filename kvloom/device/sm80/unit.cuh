@@ -24,7 +24,7 @@
     extern __shared__ __align__(128) char kvloom_shared[];                                                                            \
     kvloom::sm80::block_run_mixed<kMemory, kCompute, __VA_ARGS__>(args, kvloom_shared);                                               \
   }                                                                                                                                   \
-  extern "C" __device__ const int32_t kvloom_facts[16] = {                                                                            \
+  extern "C" __device__ int32_t kvloom_facts[16] = {                                                                                  \
       kMemory.threads(),  int32_t(kvloom::sm80::shared_bytes<kMemory>()),                              kMemory.ctas_per_sm,           \
       kCompute.threads(), int32_t(kvloom::sm80::shared_bytes<kCompute>()),                             kCompute.ctas_per_sm,          \
       kCompute.threads(), int32_t(kvloom::max_of(kvloom::sm80::shared_bytes<kMemory>(), kvloom::sm80::shared_bytes<kCompute>())),     \
