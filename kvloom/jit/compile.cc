@@ -1,0 +1,114 @@
+#include "kvloom/jit/compile.h"
+
+#include "kvloom/jit/nvrtc.h"
+#include "kvloom/support/check.h"
+#include "kvloom/support/files.h"
+#include "kvloom/support/hash.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+namespace kvloom::jit {
+namespace {
+
+std::vector<std::string> options_of(const std::string& arch) {
+  return {"--gpu-architecture=" + arch, "-std=c++20", "-default-device", "--ptxas-options=-v"};
+}
+
+const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {
+  std::string why;
+  const Nvrtc* nvrtc = Nvrtc::find(why);
+  if (nvrtc == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", key, why);
+  const int number = std::atoi(arch.c_str() + 3);
+  const std::vector<int>& archs = nvrtc->archs();
+  if (!archs.empty() && std::find(archs.begin(), archs.end(), number) == archs.end()) {
+    std::string known;
+    for (const int a : archs) known += kvloom::format("{}sm_{}", known.empty() ? "" : ", ", a);
+    fail(ErrorCode::unsupported, "jit: {}: arch: got {}, wanted one that {} compiles for ({}); use another NVRTC (KVLOOM_NVRTC)", key, arch,
+         nvrtc->version(), known);
+  }
+  return *nvrtc;
+}
+
+bool is_quiet() { return environment("KVLOOM_JIT_QUIET") == "1"; }
+
+void say_waiting(const std::string& key) {
+  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: another process compiles it, waiting\n", key.c_str());
+}
+
+std::string compile_aloud(const Unit& unit, const std::string& arch) {
+  nvrtc_for(unit.key, arch);  // before anything is announced
+  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiling for %s\n", unit.key.c_str(), arch.c_str());
+  const auto start = std::chrono::steady_clock::now();
+  std::string log;
+  std::string cubin = compile_unit(unit, arch, log);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiled for %s in %.2f s\n", unit.key.c_str(), arch.c_str(), seconds);
+  return cubin;
+}
+
+}  // namespace
+
+std::string arch_of(int major, int minor) { return kvloom::format("sm_{}{}", major * 10 + minor, major >= 9 ? "a" : ""); }
+
+void check_arch(const std::string& arch) {
+  const bool shape = arch.size() >= 5 && arch.starts_with("sm_") &&
+                     std::all_of(arch.begin() + 3, arch.end() - 1, [](char c) { return c >= '0' && c <= '9'; }) &&
+                     ((arch.back() >= '0' && arch.back() <= '9') || arch.back() == 'a' || arch.back() == 'f');
+  require(shape, "jit: arch: got \"{}\", wanted an architecture like sm_80, sm_90a or sm_120a", arch);
+  const int number = std::atoi(arch.c_str() + 3);
+  if (number < 80) fail(ErrorCode::unsupported, "jit: arch: got {}, wanted sm_80 or newer; older chips lack the instructions", arch);
+}
+
+CacheName cache_name(const Unit& unit, const std::string& arch) {
+  Sha256 hash;
+  hash.add_field(unit.text);
+  for (const SourceText& header : headers_of(unit.text)) hash.add_field(header.name).add_field(header.text);
+  for (const std::string& option : options_of(arch)) hash.add_field(option);
+  CacheName name{unit.key, arch, hash.hex(), ""};
+  std::string why;
+  // Without a compiler, or where none may be used, what any compiler made of the same input will do.
+  if (environment("KVLOOM_NO_JIT") != "1") {
+    if (const Nvrtc* nvrtc = Nvrtc::find(why)) name.compiler = nvrtc->version();
+  }
+  return name;
+}
+
+bool is_cached(const Unit& unit, const std::string& arch, const Cache& cache) {
+  std::string payload;
+  return cache.find(cache_name(unit, arch), payload);
+}
+
+std::string compile_unit(const Unit& unit, const std::string& arch, std::string& log) {
+  check_arch(arch);
+  const Nvrtc& nvrtc = nvrtc_for(unit.key, arch);
+  const std::vector<SourceText> headers = headers_of(unit.text);
+  const std::vector<std::string> options = options_of(arch);
+  Compiled c = nvrtc.compile(unit.text, unit.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
+  log = std::move(c.log);
+  if (c.ok) return std::move(c.cubin);
+  std::string words;
+  for (const std::string& option : options) words += " " + option;
+  fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it for {} (options:{}); its log:\n{}", unit.key, nvrtc.version(), arch,
+       words, log);
+}
+
+std::string cubin_of(const Unit& unit, const std::string& arch, const Cache& cache) {
+  check_arch(arch);
+  const CacheName name = cache_name(unit, arch);
+  if (environment("KVLOOM_NO_JIT") == "1") {
+    std::string payload;
+    if (cache.find(name, payload)) return payload;
+    fail(ErrorCode::unsupported,
+         "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"kvloom cache warm --arch "
+         "{} "
+         "--key {}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
+         unit.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, unit.key);
+  }
+  return cache.find_or_make(
+      name, [&] { return compile_aloud(unit, arch); }, say_waiting);
+}
+
+}  // namespace kvloom::jit

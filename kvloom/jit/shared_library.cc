@@ -1,0 +1,48 @@
+#include "kvloom/jit/shared_library.h"
+
+#include <dlfcn.h>
+#include <glob.h>
+
+#include <utility>
+
+namespace kvloom::jit {
+
+SharedLibrary SharedLibrary::open(const std::string& name, std::string& why) {
+  SharedLibrary library;
+  library.handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library.handle_ == nullptr) {
+    const char* words = ::dlerror();
+    why = words != nullptr ? words : "no such library";
+  }
+  return library;
+}
+
+SharedLibrary::SharedLibrary(SharedLibrary&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+
+SharedLibrary& SharedLibrary::operator=(SharedLibrary&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+
+SharedLibrary::~SharedLibrary() {
+  if (handle_ != nullptr) ::dlclose(handle_);
+}
+
+void* SharedLibrary::find(const char* entry) const { return handle_ != nullptr ? ::dlsym(handle_, entry) : nullptr; }
+
+std::string SharedLibrary::path_of(const void* address) {
+  Dl_info info;
+  return ::dladdr(const_cast<void*>(address), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
+}
+
+std::vector<std::string> matching_paths(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  return paths;
+}
+
+}  // namespace kvloom::jit

@@ -1,0 +1,38 @@
+// A library of the system, found and opened at run time: one binary serves machines that have it and machines that don't.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvloom::jit {
+
+class SharedLibrary {
+ public:
+  SharedLibrary() = default;
+  /// Opens `name`: a path, or a file name that the loader looks for. `why`: the loader's words where it can't.
+  static SharedLibrary open(const std::string& name, std::string& why);
+  SharedLibrary(SharedLibrary&& other) noexcept;
+  SharedLibrary& operator=(SharedLibrary&& other) noexcept;
+  ~SharedLibrary();
+
+  explicit operator bool() const { return handle_ != nullptr; }
+  /// nullptr: no such entry.
+  void* find(const char* entry) const;
+  /// The same with the entry's type; false and `missing` set to its name if it is not there.
+  template <class F>
+  bool find(F& to, const char* entry, std::string& missing) const {
+    to = reinterpret_cast<F>(find(entry));
+    if (to == nullptr && missing.empty()) missing = entry;
+    return to != nullptr;
+  }
+  /// Where the file lies that holds `address`; "" if that can't be told.
+  static std::string path_of(const void* address);
+
+ private:
+  void* handle_ = nullptr;
+};
+
+/// Paths that match a pattern of the shell, sorted; none if there are none.
+std::vector<std::string> matching_paths(const std::string& pattern);
+
+}  // namespace kvloom::jit

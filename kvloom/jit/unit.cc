@@ -1,0 +1,59 @@
+#include "kvloom/jit/unit.h"
+
+#include "kvloom/support/format.h"
+
+#include <vector>
+
+namespace kvloom::jit {
+namespace {
+
+/// A part of a variant: its type within kvloom::variants, and its header.
+struct Part {
+  std::string type;
+  std::string header;
+};
+
+/// In the order of composition (DESIGN: bias before cap, mask last). Causal order, windows and prefixes are data, and so is a sink: the
+/// kernel's finish adds it where the parameters have one.
+std::vector<Part> parts_of(const VariantSpec& v) {
+  std::vector<Part> parts;
+  if (v.rope.mode == RopeMode::interleaved) parts.push_back({"Rope<kvloom::RopeMode::interleaved>", "rope.h"});
+  if (v.rope.mode == RopeMode::half_split) parts.push_back({"Rope<kvloom::RopeMode::half_split>", "rope.h"});
+  if (v.alibi) parts.push_back({"Alibi", "alibi.h"});
+  if (v.soft_cap > 0.0f) parts.push_back({"SoftCap", "soft_cap.h"});
+  if (v.custom_mask) parts.push_back({"CustomMask", "custom_mask.h"});
+  if (v.reduction == Reduction::sum) parts.push_back({"Sigmoid", "sigmoid.h"});
+  return parts;
+}
+
+}  // namespace
+
+std::string variant_type(const VariantSpec& variant, const UserVariant& user) {
+  const std::vector<Part> parts = parts_of(variant);
+  std::string list;
+  for (const Part& p : parts) list += (list.empty() ? "" : ", ") + ("kvloom::variants::" + p.type);
+  if (!user.name.empty()) list += (list.empty() ? "" : ", ") + user.name;
+  if (list.empty()) return "kvloom::variants::Plain";
+  return parts.size() + !user.name.empty() == 1 ? list : "kvloom::variants::Compose<" + list + ">";
+}
+
+Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
+                 const std::string& compute_config, const UserVariant& user) {
+  const std::vector<Part> parts = parts_of(spec.variant);
+  std::string macro = std::string("KVLOOM_") + family + "_ATTEND";
+  for (char& c : macro) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
+  std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family);
+  for (const Part& p : parts) text += kvloom::format("#include \"kvloom/variants/{}\"\n", p.header);
+  if (parts.empty() && user.name.empty()) text += "#include \"kvloom/variants/plain.h\"\n";
+  if (parts.size() + !user.name.empty() > 1) text += "#include \"kvloom/variants/compose.h\"\n";
+  if (!user.name.empty()) {
+    text += kvloom::format("#line 1 \"{}\"\n{}\n#line {} \"{}\"\n", user.file.empty() ? "variant" : user.file, user.text, 1000, key);
+  }
+  text += kvloom::format(
+      "\nnamespace {{\nusing Variant = {};\nconstexpr kvloom::{}::AttendConfig kMemory{{{}}};\n"
+      "constexpr kvloom::{}::AttendConfig kCompute{{{}}};\n}}  // namespace\n\n{}(kMemory, kCompute, Variant)\n",
+      variant_type(spec.variant, user), family, memory_config, family, compute_config, macro);
+  return {key, text};
+}
+
+}  // namespace kvloom::jit

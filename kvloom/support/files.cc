@@ -1,0 +1,100 @@
+#include "kvloom/support/files.h"
+
+#include "kvloom/support/format.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace kvloom {
+namespace {
+
+/// What errno says about doing `what`.
+std::string fault(const char* what, const std::string& path) { return kvloom::format("{} {}: {}", what, path, std::strerror(errno)); }
+
+bool write_all(int file, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(size_t(n));
+  }
+  return true;
+}
+
+}  // namespace
+
+bool read_file(const std::string& path, std::string& bytes, std::string& why) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return why = fault("open", path), false;
+  bytes.clear();
+  char part[1 << 16];
+  ssize_t n;
+  while ((n = ::read(file, part, sizeof part)) > 0 || (n < 0 && errno == EINTR)) {
+    if (n > 0) bytes.append(part, size_t(n));
+  }
+  if (n < 0) why = fault("read", path);
+  ::close(file);
+  return n == 0;
+}
+
+bool publish_file(const std::string& path, std::string_view bytes, std::string& why) {
+  static std::atomic<unsigned> number{0};
+  const std::string own = kvloom::format("{}.{}.{}.part", path, ::getpid(), number.fetch_add(1));
+  const int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) return why = fault("create", own), false;
+  bool good = write_all(file, bytes);
+  if (!good) why = fault("write", own);
+  if (::close(file) != 0 && good) good = false, why = fault("close", own);
+  if (good && ::rename(own.c_str(), path.c_str()) != 0) good = false, why = fault("rename to", path);
+  if (!good) ::unlink(own.c_str());
+  return good;
+}
+
+bool make_folders(const std::string& path, std::string& why) {
+  for (size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const std::string part = path.substr(0, end);
+    struct stat s;
+    if (::stat(part.c_str(), &s) == 0) {
+      if (!S_ISDIR(s.st_mode)) return why = part + " is not a folder", false;
+    } else if (::mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) {
+      return why = fault("make folder", part), false;
+    }
+    if (end == std::string::npos) return true;
+  }
+}
+
+FileLock::FileLock(const std::string& path, void (*waiting)(const void*), const void* context) : path_(path) {
+  file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (file_ < 0) return;
+  if (::flock(file_, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno == EWOULDBLOCK) {
+    waiting(context);
+    while (::flock(file_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      break;
+    }
+    return;
+  }
+  ::close(file_);  // a file system without locks
+  file_ = -1;
+}
+
+FileLock::~FileLock() {
+  if (file_ < 0) return;
+  ::unlink(path_.c_str());
+  ::close(file_);
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+}  // namespace kvloom

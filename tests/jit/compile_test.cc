@@ -1,0 +1,204 @@
+// From a unit to a cubin.
+#include "kvloom/jit/compile.h"
+
+#include "kvloom/support/error.h"
+#include "kvloom/support/files.h"
+#include "tests/jit/nvrtc_here.h"
+#include "tests/jit/temporary_folder.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <set>
+
+namespace kvloom::jit {
+namespace {
+
+using test::Environment;
+using test::TemporaryFolder;
+
+constexpr const char* kArchs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
+
+Unit small_unit(const char* key = "test.small", const char* body = "*out = kvloom::FastDivide(7).divide(50);") {
+  return {key, std::string("#include \"kvloom/base/fast_divide.h\"\nextern \"C\" __global__ void f(unsigned* out) { ") + body + " }\n"};
+}
+
+template <class F>
+std::string error_of(F&& f, ErrorCode code) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), code);
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// True if a header is meant for units: those that bring the standard library's headers are the host's.
+bool is_for_devices(const SourceText& s) { return std::string(s.text).find("#include <string>") == std::string::npos; }
+
+TEST(Sources, HeadersOfAUnit) {
+  const std::vector<SourceText> headers = headers_of("#include \"kvloom/attn/mask.h\"\n// #include \"kvloom/variants/alibi.h\"\n");
+  std::set<std::string> names;
+  for (const SourceText& h : headers) names.insert(h.name);
+  EXPECT_TRUE(names.contains("kvloom/attn/mask.h") && names.contains("kvloom/contract/variant.h") &&
+              names.contains("kvloom/base/platform.h"));
+  EXPECT_FALSE(names.contains("kvloom/variants/alibi.h"));
+  EXPECT_EQ(names.size(), headers.size());
+  EXPECT_GT(device_sources().size, 30);
+}
+
+// Every header that a unit may include compiles alone, and all of them together for every generation of chips.
+TEST(Sources, EveryHeaderCompiles) {
+  NEED_NVRTC();
+  std::string all, log;
+  for (const SourceText& s : device_sources()) {
+    if (!is_for_devices(s)) continue;
+    const std::string line = std::string("#include \"") + s.name + "\"\n";
+    EXPECT_NO_THROW(compile_unit({s.name, line}, "sm_90a", log)) << s.name;
+    all += line;
+  }
+  for (const char* arch : kArchs) EXPECT_NO_THROW(compile_unit({"test.all", all}, arch, log)) << arch;
+}
+
+TEST(Compile, GivesACubinAndKeepsIt) {
+  NEED_NVRTC();
+  const TemporaryFolder folder;
+  const Cache cache(folder.path());
+  testing::internal::CaptureStderr();
+  const std::string first = cubin_of(small_unit(), "sm_90a", cache);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(has(said, "test.small: compiled for sm_90a in ")) << said;
+  EXPECT_EQ(first.substr(1, 3), "ELF");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(cubin_of(small_unit(), "sm_90a", cache), first);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  EXPECT_TRUE(is_cached(small_unit(), "sm_90a", cache));
+  EXPECT_FALSE(is_cached(small_unit(), "sm_80", cache));
+}
+
+// B96: two constants are two kernels.
+TEST(Compile, EveryPartOfTheInputIsInTheName) {
+  const CacheName a = cache_name(small_unit(), "sm_90a");
+  EXPECT_NE(a.input, cache_name(small_unit("test.small", "*out = 8;"), "sm_90a").input);
+  EXPECT_NE(a.input, cache_name(small_unit(), "sm_80").input);
+  Unit other = small_unit();
+  other.text = "#include \"kvloom/base/math.h\"\n" + other.text;
+  EXPECT_NE(a.input, cache_name(other, "sm_90a").input);
+  EXPECT_EQ(a.input, cache_name(small_unit(), "sm_90a").input);
+}
+
+// B99: the whole log, and where in the user's text it is.
+TEST(Compile, ErrorsCarryTheLog) {
+  NEED_NVRTC();
+  const Unit broken = small_unit("test.broken", "\n#line 7 \"mine.h\"\n *out = no_such_thing; also_missing();\n");
+  const std::string text = error_of([&] { cubin_of(broken, "sm_90a", Cache("")); }, ErrorCode::invalid_argument);
+  EXPECT_TRUE(has(text, "test.broken")) << text;
+  EXPECT_TRUE(has(text, "mine.h(7)")) << text;
+  EXPECT_TRUE(has(text, "no_such_thing")) << text;
+  EXPECT_TRUE(has(text, "also_missing")) << text;
+  EXPECT_TRUE(has(text, "--gpu-architecture=sm_90a")) << text;
+}
+
+// B99, B21: what is compiled can be read.
+TEST(Unit, ReadsAsAPersonWouldWriteIt) {
+  AttentionSpec spec;
+  spec.variant.alibi = true;
+  spec.variant.soft_cap = 30.0f;
+  const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec, ".tile_rows = 16", ".tile_rows = 64");
+  EXPECT_EQ(unit.text,
+            "// attend.sm80.bf16.d128.paged.alibi.softcap\n"
+            "#include \"kvloom/device/sm80/unit.cuh\"\n"
+            "#include \"kvloom/variants/alibi.h\"\n"
+            "#include \"kvloom/variants/soft_cap.h\"\n"
+            "#include \"kvloom/variants/compose.h\"\n"
+            "\n"
+            "namespace {\n"
+            "using Variant = kvloom::variants::Compose<kvloom::variants::Alibi, kvloom::variants::SoftCap>;\n"
+            "constexpr kvloom::sm80::AttendConfig kMemory{.tile_rows = 16};\n"
+            "constexpr kvloom::sm80::AttendConfig kCompute{.tile_rows = 64};\n"
+            "}  // namespace\n"
+            "\n"
+            "KVLOOM_SM80_ATTEND(kMemory, kCompute, Variant)\n");
+}
+
+TEST(Unit, VariantsAreComposedInOrder) {
+  VariantSpec v;
+  EXPECT_EQ(variant_type(v), "kvloom::variants::Plain");
+  v.sink = true;  // data: the kernel's finish reads it
+  v.range.causal = true;
+  EXPECT_EQ(variant_type(v), "kvloom::variants::Plain");
+  v.custom_mask = true;
+  EXPECT_EQ(variant_type(v), "kvloom::variants::CustomMask");
+  v.rope.mode = RopeMode::half_split;
+  v.reduction = Reduction::sum;
+  EXPECT_EQ(variant_type(v),
+            "kvloom::variants::Compose<kvloom::variants::Rope<kvloom::RopeMode::half_split>, kvloom::variants::CustomMask, "
+            "kvloom::variants::Sigmoid>");
+  EXPECT_EQ(variant_type(VariantSpec(), {"Mine", "mine.h", "struct Mine {};"}), "Mine");
+}
+
+TEST(Compile, UnknownHeaderIsNamed) {
+  NEED_NVRTC();
+  const std::string text = error_of(
+      [&] {
+        cubin_of({"test.header", "#include \"kvloom/device/none.cuh\"\n"}, "sm_90a", Cache(""));
+      },
+      ErrorCode::invalid_argument);
+  EXPECT_TRUE(has(text, "kvloom/device/none.cuh")) << text;
+}
+
+TEST(Compile, NoJitNamesTheKeyAndTheRemedy) {
+  const TemporaryFolder folder;
+  const Cache cache(folder.path());
+  const Environment no_jit("KVLOOM_NO_JIT", "1");
+  const std::string text = error_of([&] { cubin_of(small_unit(), "sm_90a", cache); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "test.small")) << text;
+  EXPECT_TRUE(has(text, folder.path())) << text;
+  EXPECT_TRUE(has(text, "kvloom cache warm --arch sm_90a --key test.small")) << text;
+  // What another machine made serves.
+  CacheName name = cache_name(small_unit(), "sm_90a");
+  name.compiler = "nvrtc 12.9";
+  ASSERT_TRUE(cache.store(name, "cubin"));
+  EXPECT_EQ(cubin_of(small_unit(), "sm_90a", cache), "cubin");
+}
+
+TEST(Compile, ArchsAreChecked) {
+  EXPECT_EQ(arch_of(8, 0), "sm_80");
+  EXPECT_EQ(arch_of(8, 9), "sm_89");
+  EXPECT_EQ(arch_of(9, 0), "sm_90a");
+  EXPECT_EQ(arch_of(12, 0), "sm_120a");
+  for (const char* good : kArchs) EXPECT_NO_THROW(check_arch(good));
+  for (const char* bad : {"", "sm_", "90a", "sm_9x0", "sm_90b", "compute_90"}) {
+    EXPECT_TRUE(has(error_of([&] { check_arch(bad); }, ErrorCode::invalid_argument), "sm_90a")) << bad;
+  }
+  error_of([] { check_arch("sm_75"); }, ErrorCode::unsupported);
+  NEED_NVRTC();
+  const std::string text = error_of([] { cubin_of(small_unit(), "sm_99", Cache("")); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "sm_99") && has(text, "sm_90")) << text;
+}
+
+// In a process of its own: the search is made once a process.
+TEST(Compile, MissingNvrtcIsNamed) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("KVLOOM_NVRTC", "/nowhere", 1);
+    ::execl("/proc/self/exe", "test_jit", "--gtest_also_run_disabled_tests", "--gtest_filter=Child.DISABLED_NoNvrtc", nullptr);
+    ::_exit(2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+TEST(Child, DISABLED_NoNvrtc) {
+  const std::string text = error_of([] { cubin_of(small_unit(), "sm_90a", Cache("")); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "/nowhere")) << text;
+  EXPECT_TRUE(has(text, "KVLOOM_NVRTC")) << text;
+  EXPECT_TRUE(has(text, "test.small")) << text;
+}
+
+}  // namespace
+}  // namespace kvloom::jit
