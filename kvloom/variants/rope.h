@@ -23,7 +23,7 @@ struct Rope {
   KVLOOM_HD static float rotate(float x, float partner, int dim, int32_t pos, const P& p) {
     const int half = p.rope.rotary_dim / 2;
     const bool first = kMode == RopeMode::interleaved ? (dim & 1) == 0 : dim < half;
-    const int pair = kMode == RopeMode::interleaved ? dim / 2 : dim % half;
+    const int pair = kMode == RopeMode::interleaved ? dim / 2 : (first ? dim : dim - half);
     const float turned = partner * p.rope_sin(pos, pair);
     return x * p.rope_cos(pos, pair) + (first ? -turned : turned);
   }

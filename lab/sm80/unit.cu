@@ -2,7 +2,7 @@
 #include "kvloom/variants/plain.h"
 
 namespace {
-constexpr kvloom::sm80::AttendConfig kMemory{.tile_rows = 16, .tile_kv = 64, .warps_rows = 1, .warps_kv = 4, .ctas_per_sm = 3};
+constexpr kvloom::sm80::AttendConfig kMemory{.tile_rows = 16, .tile_kv = 64, .warps_rows = 1, .warps_kv = 4, .stages = 2, .ctas_per_sm = 3, .q_in_registers = true};
 constexpr kvloom::sm80::AttendConfig kCompute{.tile_rows = 128, .tile_kv = 64, .warps_rows = 4, .warps_kv = 1, .ctas_per_sm = 2};
 }  // namespace
 

@@ -1,11 +1,15 @@
 // The online softmax of a warp's rows, in base 2. A thread owns rows lane/4 and lane/4 + 8 of each m16 tile, shared by the four lanes of a
-// quad. The running maximum starts at IEEE -inf and is guarded, so a row that has seen no key yet stays exactly empty.
+// quad. The reference point of a row is its maximum of some tile ago: it is raised only when a logit passes it by more than kSlack, so most
+// tiles need no exchange between lanes and no rescaling; weights stay below 2^kSlack. Each row decides by its own keys alone, so its bits
+// don't depend on its neighbours. It starts at IEEE -inf and is guarded: a row that has seen no key stays exactly empty.
 #pragma once
 
 #include "kvloom/base/math.h"
 #include "kvloom/device/ptx/math.cuh"
 
 namespace kvloom::block {
+
+inline constexpr float kSlack = 8.0f;  // in base-2 logits
 
 __device__ __forceinline__ float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
@@ -18,7 +22,7 @@ __device__ __forceinline__ float quad_sum(float x) {
 
 template <int kRowTiles>
 struct OnlineSoftmax {
-  float max[kRowTiles][2];  // of the logits, before `scale`
+  float max[kRowTiles][2];  // reference point of the logits, before `scale`
   float sum[kRowTiles][2];  // this lane's part of the denominator; quad_sum gives the row's
 
   __device__ __forceinline__ void clear() {
@@ -29,35 +33,48 @@ struct OnlineSoftmax {
     }
   }
 
-  /// Turns logits into weights 2^(scale (s - max)), updates maximum and sum, and scales the accumulators by what the maximum moved.
-  template <int kKeyTiles, int kDimTiles>
-  __device__ __forceinline__ void step(float (&s)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kDimTiles][4], float scale) {
+  /// True, for the whole warp, if some row must be raised before weights of `s` are formed.
+  template <int kKeyTiles>
+  __device__ __forceinline__ bool warp_must_raise(const float (&s)[kRowTiles][kKeyTiles][4], float slack) const {
+    bool must = false;
 #pragma unroll
     for (int mi = 0; mi < kRowTiles; ++mi) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float top = max[mi][h];
+        float top = neg_inf();
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
+        must = must || top > max[mi][h] + slack;
+      }
+    }
+    return __any_sync(0xffffffffu, must);
+  }
+
+  /// Raises the rows that must be, to their maximum; scales what has been added up so far.
+  template <int kKeyTiles, int kDimTiles>
+  __device__ __forceinline__ void raise(const float (&s)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kDimTiles][4], float scale,
+                                        float slack) {
+#pragma unroll
+    for (int mi = 0; mi < kRowTiles; ++mi) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        float top = neg_inf();
 #pragma unroll
         for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
         top = quad_max(top);
-        const float guarded = top == neg_inf() ? 0.0f : top;
-        const float shift = guarded * scale;
-        const float rescale = ptx::ex2(max[mi][h] * scale - shift);
-        max[mi][h] = top;
-        float part = 0.0f;
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            s[mi][n][e] = ptx::ex2(s[mi][n][e] * scale - shift);
-            part += s[mi][n][e];
-          }
-        }
-        sum[mi][h] = sum[mi][h] * rescale + part;
+        const bool raised = top > max[mi][h] + slack;
+        const float rescale = raised ? ptx::ex2((max[mi][h] - top) * scale) : 1.0f;  // from -inf: 0
+        max[mi][h] = raised ? top : max[mi][h];
+        sum[mi][h] *= rescale;
 #pragma unroll
         for (int d = 0; d < kDimTiles; ++d) o[mi][d][2 * h] *= rescale, o[mi][d][2 * h + 1] *= rescale;
       }
     }
+  }
+
+  /// What is taken from a row's scaled logits.
+  __device__ __forceinline__ float shift(int mi, int h, float scale) const {
+    return max[mi][h] == neg_inf() ? 0.0f : max[mi][h] * scale;
   }
 };
 

@@ -1,5 +1,5 @@
-// Four 8 x 8 matrices of 16-bit elements from shared memory into the layout that mma wants. Lane l gives the address of row l % 8 of
-// matrix l / 8.
+// Two or four 8 x 8 matrices of 16-bit elements from shared memory into the layout that mma wants. Lane l gives the address of row l % 8
+// of matrix l / 8 (x2: lanes 16 and up are not asked). Volatile: a load may not leave the barriers that it stands between.
 #pragma once
 
 #include "kvloom/base/platform.h"
@@ -12,11 +12,24 @@ __device__ __forceinline__ void warp_ldmatrix_x4(uint32_t (&r)[4], uint32_t shar
                : "r"(shared_address));
 }
 
+__device__ __forceinline__ void warp_ldmatrix_x2(uint32_t& r0, uint32_t& r1, uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r0), "=r"(r1) : "r"(shared_address));
+}
+
 /// Each matrix transposed.
 __device__ __forceinline__ void warp_ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t shared_address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address));
+}
+
+__device__ __forceinline__ void warp_ldmatrix_x2_trans(uint32_t& r0, uint32_t& r1, uint32_t shared_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r0), "=r"(r1) : "r"(shared_address));
+}
+
+/// Eight bytes of shared memory.
+__device__ __forceinline__ void load_shared_8(uint32_t& r0, uint32_t& r1, uint32_t shared_address) {
+  asm volatile("ld.shared.v2.b32 {%0,%1}, [%2];" : "=r"(r0), "=r"(r1) : "r"(shared_address));
 }
 
 }  // namespace kvloom::ptx

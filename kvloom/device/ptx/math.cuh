@@ -18,6 +18,18 @@ __device__ __forceinline__ float lg2(float x) {
   return y;
 }
 
+/// Sine and cosine of x radians, |x| <= pi: absolute error 2^-20.9.
+__device__ __forceinline__ float sin_small(float x) {
+  float y;
+  asm("sin.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float cos_small(float x) {
+  float y;
+  asm("cos.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 /// Two floats as 16-bit numbers in one register, `low` in the low half; rounds to nearest even.
 template <DType kType>
 __device__ __forceinline__ uint32_t pack_16(float low, float high) {

@@ -6,6 +6,7 @@
 namespace kvloom::ptx {
 
 /// d[4] += A[16 x 16] * B[16 x 8], fp32 accumulators. Lane l holds of d: rows l/4 and l/4 + 8, columns 2 (l % 4) and + 1.
+/// Volatile so that products and the arithmetic written between them stay interleaved.
 template <DType kType>
 __device__ __forceinline__ void warp_mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   if constexpr (kType == DType::bf16) {

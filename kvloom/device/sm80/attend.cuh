@@ -1,150 +1,177 @@
-// attend, family sm80: mma.sync and cp.async, sm_80 and up. A persistent CTA takes its items one after another: load the rows, then a
-// tile of keys at a time: scores, variant and mask, softmax, accumulate; then finish. K and V are double-buffered: while a tile is worked
-// on, the next one is on its way, and where the one after that lies is being looked up.
+// attend, family sm80: mma.sync and cp.async, sm_80 and up. A persistent CTA takes its items one after another: resolve the rows, then a tile
+// of keys at a time: scores, variant and mask, softmax, accumulate; then finish. While a tile is worked on, the next ones are on their way;
+// one barrier a tile. Before a tile is loaded, in turn and a tile apart: the positions of its keys, the masks of its rows, the places of its keys.
 #pragma once
 
-#include "kvloom/device/block/finish.cuh"
-#include "kvloom/device/block/rows.cuh"
-#include "kvloom/device/block/scores.cuh"
-#include "kvloom/device/block/softmax.cuh"
 #include "kvloom/device/sm80/load.cuh"
-#include "kvloom/device/sm80/mainloop.cuh"
 #include "kvloom/device/sm80/store.cuh"
+#include "kvloom/device/sm80/tile_step.cuh"
+#include "kvloom/device/sm80/transform.cuh"
+#include "kvloom/device/sm80/wide.cuh"
 
 namespace kvloom::sm80 {
 
-/// Shared memory of a CTA.
-template <AttendConfig C>
-struct SharedMemory {
-  static constexpr int kTileK = tile::SwizzledRows<C.head_dim_qk>::bytes(C.tile_kv);
-  static constexpr int kTileV = tile::SwizzledRows<C.head_dim_vo>::bytes(C.tile_kv);
-  alignas(128) char q[tile::SwizzledRows<C.head_dim_qk>::bytes(C.tile_rows)];
-  alignas(128) char k[2][kTileK];
-  alignas(128) char v[2][kTileV];
-  KeyRow where[2][C.tile_kv];
-  int32_t pos[2][C.listed_positions ? C.tile_kv : 1];
-  block::PackedRow row[C.tile_rows];
-  block::KeptTokens kept[C.tile_rows];
-  int32_t all_kept[2];
-  uint32_t flag;
-  WorkItem item;    // of the moment: in shared memory, since registers are what the mainloop is short of
-  RowGroup group;
+/// One pass of an item's rows over a span of its keys, for one KV head.
+template <AttendConfig C, class V>
+struct Pass {
+  using Memory = SharedMemory<C, V>;
+  static_assert(C.tile_kv <= C.threads() && C.tile_kv % 32 == 0);
+  const AttendArgs& args;
+  Memory& m;
+  int kv_head;
+  TileWalk walk;
+  bool masked;  // masks are made ahead; else ranges say it all
 
-  __device__ __forceinline__ block::Rows rows() { return {row, kept, all_kept}; }
+  __device__ __forceinline__ bool looks_up() const { return int(threadIdx.x) < C.tile_kv; }
+  __device__ __forceinline__ bool in_span(int32_t j) const { return j >= walk.keys.begin && j < walk.keys.end; }
+
+  /// Positions of the keys of tile number `t`, which begins at `token`. Keys that are not the span's get those of one that is.
+  __device__ __forceinline__ void block_look_up_positions(int t, int32_t token) const {
+    if (!looks_up()) return;
+    const int32_t j = clamp_to(token + int32_t(threadIdx.x), walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1));
+    if (token < walk.end) m.pos[t % Memory::kTileSlots][threadIdx.x] = position_of<C>(args, m.group, j);
+  }
+  __device__ __forceinline__ void block_clear_mask(int t) const {
+    if (int(threadIdx.x) < C.mask_words()) m.live[t % Memory::kTileSlots][threadIdx.x] = 0;
+    if (threadIdx.x == 0) m.full[t % Memory::kTileSlots] = 1;
+  }
+  __device__ __forceinline__ void block_make_mask(int t, int32_t token) const {
+    if (!masked || token >= walk.end) return;
+    const int slot = t % Memory::kTileSlots;
+    block::block_make_masks<V, C.tile_rows, C.mask_words(), C.threads()>(
+        args.params.variant, m.group, walk.keys, m.rows(), kv_head, token,
+        block::TileMask{m.mask[t % Memory::kMaskSlots], m.live[slot], &m.full[slot], m.pos[slot]});
+  }
+  /// True if this thread's key of the tile is kept by some row.
+  __device__ __forceinline__ bool is_live(int t, int32_t token) const {
+    const int32_t j = token + int32_t(threadIdx.x);
+    if (!looks_up() || token >= walk.end || !in_span(j)) return false;
+    return masked ? m.live[t % Memory::kTileSlots][threadIdx.x / 32] >> (threadIdx.x % 32) & 1 : m.hull.touches(j);
+  }
+  __device__ __forceinline__ void block_set_place(int t, int32_t token, bool live, int64_t page) const {
+    if (!looks_up()) return;
+    m.place[t % Memory::kPlaceSlots][threadIdx.x] =
+        live ? place_of<C>(args, m.group, kv_head, token + int32_t(threadIdx.x), page) : KeyPlace{nullptr, nullptr};
+  }
+  __device__ __forceinline__ void block_look_up_places(int t, int32_t token) const {
+    const bool live = is_live(t, token);
+    block_set_place(t, token, live, live ? page_of<C>(args, m.group, token + int32_t(threadIdx.x)) : 0);
+  }
+  /// A group of copies of its own, empty past the last tile.
+  __device__ __forceinline__ void block_load(int t, int32_t token, int stage) const {
+    if (token < walk.end) block_load_tile<C>(m.place[t % Memory::kPlaceSlots], m.k[stage], m.v[stage]);
+    ptx::cp_async_commit();
+  }
+
+  /// `n` tiles after the one that begins at `token`.
+  __device__ __forceinline__ int32_t after(int32_t token, int n) const {
+#pragma unroll
+    for (int i = 0; i < n; ++i) token = walk.template next<C.tile_kv>(token);
+    return token;
+  }
+
+  /// First tiles: everything up to the loads of stages - 1 of them. Ends with all looked-up places visible after the next barrier.
+  __device__ __forceinline__ void block_begin(int32_t first) const {
+    const auto for_tiles = [&](int n, auto&& f) {
+      int32_t token = first;
+#pragma unroll 1
+      for (int t = 0; t < n; ++t, token = after(token, 1)) f(t, token);
+    };
+    for_tiles(C.stages + 2, [&](int t, int32_t token) {
+      block_look_up_positions(t, token);
+      block_clear_mask(t);
+    });
+    __syncthreads();
+    if (masked) {
+      for_tiles(C.stages + 1, [&](int t, int32_t token) { block_make_mask(t, token); });
+      __syncthreads();
+    }
+    for_tiles(C.stages, [&](int t, int32_t token) { block_look_up_places(t, token); });
+    __syncthreads();
+    for_tiles(C.stages - 1, [&](int t, int32_t token) { block_load(t, token, t); });
+  }
+
+  /// What is to be known of tile t for the warps that work on it.
+  __device__ __forceinline__ TileView<C> view(int t, int32_t token, int stage, int row0, int key0) const {
+    const int slot = t % Memory::kTileSlots;
+    TileView<C> tile;
+    tile.k = ptx::shared_address(Memory::kTurned ? m.turned : m.k[stage]);
+    tile.v = ptx::shared_address(m.v[stage]);
+    tile.keys = {&m.group, token, key0, kv_head, m.pos[slot], masked ? m.mask[t % Memory::kMaskSlots] : nullptr, C.mask_words()};
+    tile.rows = m.rows();
+    tile.row0 = row0;
+    tile.cut = masked ? m.full[slot] == 0 : token < m.hull.all_begin || token + C.tile_kv > m.hull.all_end;
+    return tile;
+  }
+
+  /// The state of the warp's rows over all tiles.
+  template <class State, class Q>
+  __device__ __forceinline__ void run(State& state, Q& q, const Scaling& scaling, int row0, int key0) const {
+    int32_t token = walk.template first<C.tile_kv>();
+    block_begin(token);
+    int stage = 0;
+#pragma unroll 1
+    for (int t = 0; token < walk.end; ++t, token = after(token, 1)) {
+      ptx::cp_async_wait<C.stages - 2>();
+      __syncthreads();  // this tile is there; everybody is done with the one before
+      block_load(t + C.stages - 1, after(token, C.stages - 1), stage == 0 ? C.stages - 1 : stage - 1);
+      if (t == 0) {
+        if constexpr (block::has_query<V>()) {
+          block_transform_queries<C, V>(args, m);
+          __syncthreads();
+        }
+        q.hold();
+      }
+      if constexpr (block::has_key<V>()) {
+        block_transform_keys<C, V>(args, kv_head, token, m.pos[t % Memory::kTileSlots], stage, m);
+        __syncthreads();
+      }
+      block_make_mask(t + C.stages + 1, after(token, C.stages + 1));
+      if (masked) block_clear_mask(t + C.stages + 2);
+      block_look_up_positions(t + C.stages + 2, after(token, C.stages + 2));
+      const bool live = is_live(t + C.stages, after(token, C.stages));
+      const int64_t page = live ? page_of<C>(args, m.group, after(token, C.stages) + int32_t(threadIdx.x)) : 0;
+      step(state, q, scaling, view(t, token, stage, row0, key0));
+      block_set_place(t + C.stages, after(token, C.stages), live, page);
+      stage = stage + 1 == C.stages ? 0 : stage + 1;
+    }
+    ptx::cp_async_wait<0>();
+  }
+
+  template <class State, class Q>
+  __device__ __forceinline__ void step(State& state, Q& q, const Scaling& scaling, const TileView<C>& tile) const {
+    if constexpr (C.wide()) {
+      warp_wide_tile_step<C, V>(args, tile, q, scaling, state, m);
+    } else {
+      warp_tile_step<C, V>(args, tile, q, scaling, state);
+    }
+  }
 };
 
-/// One item for one KV head: the state of its rows over its keys, stored.
+/// The state of an item's rows over `keys` for one KV head, stored.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanView& plan, int kv_head, SharedMemory<C>& m) {
-  constexpr bool kSum = block::has_weight<V>();
-  const WorkItem& item = m.item;
-  const RowGroup& group = m.group;
+__device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanView& plan, int kv_head, const block::KeySpan& keys,
+                                             const ChunkPlace& place, SharedMemory<C, V>& m) {
+  constexpr bool kFp8K = C.fp8() && !block::has_key<V>();
   const int warp = int(threadIdx.x) >> 5;
-  const int row0 = (warp % C.warps_rows) * 16 * C.row_tiles();        // of this warp's rows in the tile
-  const int key0 = (warp / C.warps_rows) * 8 * C.key_tiles();         // of this warp's keys in a tile
-  const int32_t first = item.kv_begin / C.tile_kv * C.tile_kv;        // tiles stand at multiples of tile_kv from list token 0
-  const int tiles = item.kv_end > item.kv_begin ? ceil_div(item.kv_end - first, C.tile_kv) : 0;
-  const float scale = block::has_logit<V>() ? 1.0f : args.params.variant.sm_scale * kLog2e;
-
-  float o[C.row_tiles()][C.head_dim_vo / 8][4] = {};
-  block::OnlineSoftmax<C.row_tiles()> softmax;
-  softmax.clear();
-
-  __syncthreads();  // the previous item is done with shared memory
-  block::block_resolve_rows<C.tile_rows, C.threads()>(args, plan, item, group, kv_head, m.rows());
-  const int lookup = int(threadIdx.x);  // the key of a tile whose place this thread looks up
-  const bool looks_up = lookup < C.tile_kv;
-  static_assert(C.tile_kv <= C.threads());
-  if (looks_up) {
-    m.where[0][lookup] = key_row<C>(args, group, item, kv_head, first + lookup);
-    m.where[1][lookup] = key_row<C>(args, group, item, kv_head, first + C.tile_kv + lookup);
-  }
-  __syncthreads();
-  block_load_queries<C>(args, m.row, m.q);
-  block_load_keys<C, C.head_dim_qk, false>(args, m.where[0], m.k[0]);
-  ptx::cp_async_commit();
-  block_load_keys<C, C.head_dim_vo, true>(args, m.where[0], m.v[0]);
-  ptx::cp_async_commit();
-
-  for (int t = 0; t < tiles; ++t) {
-    const int32_t token0 = first + t * C.tile_kv;
-    const int now = t & 1, next = now ^ 1;
-    ptx::cp_async_wait<1>();
-    __syncthreads();  // K of this tile is there; everybody is done with the buffers of the tile before
-    KeyRow place;
-    if (looks_up) place = key_row<C>(args, group, item, kv_head, token0 + 2 * C.tile_kv + lookup);  // two tiles ahead
-    block_load_keys<C, C.head_dim_qk, false>(args, m.where[next], m.k[next]);
-    ptx::cp_async_commit();
-
-    float s[C.row_tiles()][C.key_tiles()][4];
-    warp_scores<C>(s, m.q, row0, m.k[now], key0);
-    const bool cut = token0 < m.all_kept[0] || token0 + C.tile_kv > m.all_kept[1];
-    const block::WarpKeys keys{&group, token0 + key0, kv_head, item.kv_begin, item.kv_end, m.pos[now] + key0};
-    block::warp_apply_variant<V, C.listed_positions>(s, args.params.variant, m.rows(), row0, keys, cut);
-    softmax.step(s, o, scale);
-    if (looks_up) m.where[now][lookup] = place;
-
-    ptx::cp_async_wait<1>();
-    __syncthreads();  // V of this tile is there
-    block_load_keys<C, C.head_dim_vo, true>(args, m.where[next], m.v[next]);
-    ptx::cp_async_commit();
-    warp_accumulate<C>(o, s, m.v[now], key0);
-  }
-  ptx::cp_async_wait<0>();
-  static_assert(!kSum, "the sum reduction needs its own step");
-  block_store<C>(args, item, kv_head, o, softmax, scale, row0, m);
-}
-
-/// One item for all of its KV heads. All threads have passed a barrier since `m.item` was written.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void block_item(const AttendArgs& args, const PlanView& plan, SharedMemory<C>& m) {
-  for (int h = 0; h < m.item.kv_head_count; ++h) block_attend<C, V>(args, plan, m.item.kv_head + h, m);
-  if (m.item.partial_row >= 0) block::block_arrive<C.o_dtype>(args, plan, m.item, C.head_dim_vo, block::has_weight<V>(), &m.flag);
-}
-
-/// Item `i` and its group into shared memory.
-template <AttendConfig C>
-__device__ __forceinline__ void block_fetch_item(const PlanView& plan, int32_t i, SharedMemory<C>& m) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    m.item = plan.items[i];
-    m.group = plan.groups[m.item.group];
-  }
-  __syncthreads();
-}
-
-template <AttendConfig C>
-constexpr int shared_bytes() { return int(sizeof(SharedMemory<C>)); }
-
-/// All items of this CTA, of one class.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) {
-  SharedMemory<C>& m = *reinterpret_cast<SharedMemory<C>*>(memory);
-  ptx::grid_dependency_wait();
-  const PlanView plan = view_plan(args.plan);
-  const int32_t end = plan.cta_indptr[blockIdx.x + 1];
-  for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
-    block_fetch_item<C>(plan, i, m);
-    block_item<C, V>(args, plan, m);
-  }
-}
-
-/// All items of this CTA, of either class: one code path each, in the same shared memory.
-template <AttendConfig M, AttendConfig C, class V>
-__device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* memory) {
-  SharedMemory<M>& small = *reinterpret_cast<SharedMemory<M>*>(memory);
-  SharedMemory<C>& large = *reinterpret_cast<SharedMemory<C>*>(memory);
-  ptx::grid_dependency_wait();
-  const PlanView plan = view_plan(args.plan);
-  const int32_t end = plan.cta_indptr[blockIdx.x + 1];
-  for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
-    if (plan.items[i].kernel_class == 0) {
-      block_fetch_item<M>(plan, i, small);
-      block_item<M, V>(args, plan, small);
-    } else {
-      block_fetch_item<C>(plan, i, large);
-      block_item<C, V>(args, plan, large);
-    }
+  const int row0 = (warp % C.warps_rows) * 16 * C.row_tiles();  // of this warp's rows in the tile
+  const int key0 = (warp / C.warps_rows) * C.warp_keys();       // of this warp's keys in a tile
+  __syncthreads();  // the previous pass is done with shared memory
+  block::block_resolve_rows<C.tile_rows, C.threads()>(args, plan, m.item, m.group, kv_head, keys, m.rows());
+  block_load_queries<C>(args, m.row, m.q);  // arrives with the first tile
+  const Pass<C, V> pass{args, m, kv_head, TileWalk::of<C.tile_kv>(keys, m.hull), block::needs_masks<V>(m.group, args.params.variant.range)};
+  const Scaling scaling = Scaling::of<V>(args.params.variant, kv_head);
+  Queries<C, kFp8K> q(ptx::shared_address(m.q), row0);
+  if constexpr (C.wide()) {
+    WarpState<C, C.head_dim_vo / C.warps_kv / 8> state;
+    state.clear();
+    pass.run(state, q, scaling, row0, key0);
+    block_store_wide<C, V>(args, place, kv_head, scaling.scale, state, m);
+  } else {
+    WarpState<C, C.head_dim_vo / 8> state;
+    state.clear();
+    pass.run(state, q, scaling, row0, key0);
+    block_store<C, V>(args, place, kv_head, row0, scaling.scale, state, m);
   }
 }
 

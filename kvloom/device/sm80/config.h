@@ -2,25 +2,37 @@
 #pragma once
 
 #include "kvloom/base/dtype.h"
+#include "kvloom/base/math.h"
 
 namespace kvloom::sm80 {
 
 struct AttendConfig {
-  int head_dim_qk = 128;
+  int head_dim_qk = 128;  // multiples of 16
   int head_dim_vo = 128;
-  DType q_dtype = DType::bf16;  // of Q, K and V; f16 or bf16
-  DType o_dtype = DType::bf16;
+  DType q_dtype = DType::bf16;   // f16 or bf16
+  DType kv_dtype = DType::bf16;  // that of Q, or fp8
+  DType o_dtype = DType::bf16;   // f16, bf16 or f32
   int tile_rows = 128;  // packed rows
-  int tile_kv = 64;     // keys
+  int tile_kv = 64;     // keys, a multiple of 32
   int warps_rows = 4;   // warps along the rows, each with tile_rows / warps_rows of them
   int warps_kv = 1;     // warps along the keys of a tile; their states are merged at the end of an item
+  int stages = 2;       // tiles of K and V in shared memory: one is worked on, the others are on their way
   int ctas_per_sm = 2;  // aimed at: registers are bounded for it
   bool paged = true;
-  bool listed_positions = false;  // positions of keys are looked up, not counted (KvPosition other than linear)
+  bool fixed_split = false;   // the plan may have split_tokens: items fold their chunks one by one
+  bool q_in_registers = false;
+  int slice_keys = 0;         // keys a warp takes at a time, two slices overlapped; 0: all of its keys at once, nothing overlapped
 
   KVLOOM_HD constexpr int threads() const { return 32 * warps_rows * warps_kv; }
   KVLOOM_HD constexpr int row_tiles() const { return tile_rows / (16 * warps_rows); }  // m16 tiles of a warp
-  KVLOOM_HD constexpr int key_tiles() const { return tile_kv / (8 * warps_kv); }       // n8 tiles of a warp's scores
+  KVLOOM_HD constexpr int warp_keys() const { return tile_kv / warps_kv; }
+  KVLOOM_HD constexpr int key_tiles() const { return (slice_keys ? slice_keys : warp_keys()) / 8; }  // n8 tiles of a warp's scores
+  KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
+  /// Weights and values are multiplied in f16 where V is fp8: both fit it exactly.
+  KVLOOM_HD constexpr DType pv_dtype() const { return fp8() ? DType::f16 : kv_dtype; }
+  KVLOOM_HD constexpr int mask_words() const { return tile_kv / 32; }
+  /// O of a row is too long for one warp: every warp does all rows and keys of the tile for a part of the dims.
+  KVLOOM_HD constexpr bool wide() const { return head_dim_vo > 256; }
 };
 
 }  // namespace kvloom::sm80

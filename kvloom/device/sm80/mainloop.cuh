@@ -1,71 +1,189 @@
-// The two products of attention on mma.sync, for one warp: scores = Q K^T from shared memory, and O += P V with P in registers.
+// The two products of attention on mma.sync, for one warp: scores = Q K^T from shared memory, and O += P V with P in registers. Both call
+// `between(step, steps)` after each step of their outer loop: work of another slice of keys that hides behind the products.
+//
+// fp8 keys and values become 16 bits between ldmatrix and mma. A lane gets bytes, so the order of things shifts: of K it gets dims 4 t .. + 3
+// of a key where mma wants 2 t, + 1, + 8, + 9 (t = lane % 4): the sum over dims doesn't care if Q is read in the same order. Of V it gets
+// dims 2 n and 2 n + 1 of two keys: even dims go to one tile of O, odd ones to the next, and only the store knows (store_dims).
 #pragma once
 
+#include "kvloom/device/ptx/convert.cuh"
 #include "kvloom/device/ptx/cp_async.cuh"
 #include "kvloom/device/ptx/ldmatrix.cuh"
 #include "kvloom/device/ptx/math.cuh"
 #include "kvloom/device/ptx/mma.cuh"
-#include "kvloom/device/sm80/config.h"
-#include "kvloom/device/tile/swizzle.cuh"
+#include "kvloom/device/sm80/shared.cuh"
 
 namespace kvloom::sm80 {
 
-/// s = Q[row0 .. +16 row_tiles) . K[key0 .. +8 key_tiles)^T; rows of the shared tiles at `q` and `k`.
-template <AttendConfig C>
-__device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][C.key_tiles()][4], const char* q, int row0, const char* k, int key0) {
-  const int lane = int(threadIdx.x) & 31;
-  const tile::LaneRows<C.head_dim_qk> q_rows(ptx::shared_address(q), row0, lane & 15, lane >> 4);
-  const tile::LaneRows<C.head_dim_qk> k_rows(ptx::shared_address(k), key0, (lane & 7) + ((lane >> 4) << 3), (lane >> 3) & 1);
+struct Nothing {
+  __device__ __forceinline__ void operator()(int, int) const {}
+};
+
+/// A warp's rows of Q as operands of mma; `kFp8` of the keys that they will meet.
+template <AttendConfig C, bool kFp8>
+struct Queries {
+  static constexpr int kSteps = C.head_dim_qk / 16;
+  tile::LaneRows<QRows<C>> lane_rows;
+  uint32_t held[C.q_in_registers ? C.row_tiles() : 1][C.q_in_registers ? kSteps : 1][4];
+
+  __device__ __forceinline__ Queries(uint32_t q, int row0)
+      : lane_rows(q, row0, kFp8 ? lane() >> 2 : lane() & 15, kFp8 ? (lane() >> 1) & 1 : lane() >> 4) {
+    if constexpr (kFp8) lane_rows.base += uint32_t(lane() & 1) * 8;
+  }
+  /// Q is in shared memory: takes it to registers where the configuration says so.
+  __device__ __forceinline__ void hold() {
+    if constexpr (C.q_in_registers) {
+#pragma unroll
+      for (int mi = 0; mi < C.row_tiles(); ++mi) {
+#pragma unroll
+        for (int d = 0; d < kSteps; ++d) read(held[mi][d], mi, d);
+      }
+    }
+  }
+  /// Rows of m16 tile `mi`, the 16 dims of step d.
+  __device__ __forceinline__ void get(uint32_t (&a)[4], int mi, int d) const {
+    if constexpr (C.q_in_registers) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = held[mi][d][i];
+    } else {
+      read(a, mi, d);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int lane() { return int(threadIdx.x) & 31; }
+  __device__ __forceinline__ void read(uint32_t (&a)[4], int mi, int d) const {
+    if constexpr (kFp8) {
+      ptx::load_shared_8(a[0], a[2], lane_rows.at(2 * mi, 2 * d));
+      ptx::load_shared_8(a[1], a[3], lane_rows.at(2 * mi + 1, 2 * d));
+    } else {
+      ptx::warp_ldmatrix_x4(a, lane_rows.at(2 * mi, 2 * d));
+    }
+  }
+};
+
+/// K operands of `kKeyTiles` n8 tiles for the 16 dims of step d: b[n][0..1].
+template <AttendConfig C, bool kFp8, int kKeyTiles>
+struct Keys {
+  using Rows = typename Select<kFp8, KRows<C>, QRows<C>>::Type;
+  static constexpr int kTogether = kFp8 ? (kKeyTiles % 4 == 0 ? 4 : kKeyTiles % 2 == 0 ? 2 : 1) : (kKeyTiles % 2 == 0 ? 2 : 1);
+  tile::LaneRows<Rows> lane_rows;
+
+  __device__ __forceinline__ Keys(uint32_t k, int key0)
+      : lane_rows(k, key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1) {}
+
+  __device__ __forceinline__ void get(uint32_t (&b)[kTogether][2], int n, int d) const {
+    if constexpr (!kFp8 && kTogether == 2) {
+      uint32_t r[4];
+      ptx::warp_ldmatrix_x4(r, lane_rows.at(n, 2 * d));
+      b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
+    } else if constexpr (!kFp8) {
+      ptx::warp_ldmatrix_x2(b[0][0], b[0][1], lane_rows.at(n, 2 * d));
+    } else {
+      uint32_t r[4];
+      if constexpr (kTogether == 4) {
+        ptx::warp_ldmatrix_x4(r, lane_rows.at(n, d));
+      } else {
+        ptx::warp_ldmatrix_x2(r[0], r[1], lane_rows.at(n, d));
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) ptx::widen_fp8x4<C.kv_dtype, C.q_dtype>(r[i], b[i][0], b[i][1]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ static int lane() {
+    const int l = int(threadIdx.x) & 31;
+    return kFp8 && kTogether < 4 ? l & (8 * kTogether - 1) : l;  // addresses of lanes past the matrices are not used, but stay in the tile
+  }
+};
+
+/// s = Q . K[key0 .. +8 kKeyTiles)^T.
+template <AttendConfig C, bool kFp8, int kKeyTiles, class Between>
+__device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles][4], const Queries<C, kFp8>& q, uint32_t k, int key0,
+                                            Between&& between) {
+  using K = Keys<C, kFp8, kKeyTiles>;
+  const K keys(k, key0);
 #pragma unroll
   for (int mi = 0; mi < C.row_tiles(); ++mi) {
 #pragma unroll
-    for (int n = 0; n < C.key_tiles(); ++n) s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0.0f;
+    for (int n = 0; n < kKeyTiles; ++n) s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0.0f;
   }
 #pragma unroll
   for (int d = 0; d < C.head_dim_qk / 16; ++d) {
     uint32_t a[C.row_tiles()][4];
 #pragma unroll
-    for (int mi = 0; mi < C.row_tiles(); ++mi) {
-      ptx::warp_ldmatrix_x4(a[mi], q_rows.at(2 * mi, d));
-    }
+    for (int mi = 0; mi < C.row_tiles(); ++mi) q.get(a[mi], mi, d);
 #pragma unroll
-    for (int n = 0; n < C.key_tiles(); n += 2) {
-      uint32_t b[4];  // keys n*8 .. +8 in b[0..1], the next 8 in b[2..3]
-      ptx::warp_ldmatrix_x4(b, k_rows.at(n, d));
+    for (int n = 0; n < kKeyTiles; n += K::kTogether) {
+      uint32_t b[K::kTogether][2];
+      keys.get(b, n, d);
 #pragma unroll
-      for (int mi = 0; mi < C.row_tiles(); ++mi) {
-        ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n], a[mi], b[0], b[1]);
-        ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + 1], a[mi], b[2], b[3]);
+      for (int i = 0; i < K::kTogether; ++i) {
+#pragma unroll
+        for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + i], a[mi], b[i][0], b[i][1]);
       }
     }
+    between(d, C.head_dim_qk / 16);
   }
 }
 
-/// o += P . V[key0 .. +8 key_tiles); P are the weights in the layout of the scores, rounded to 16 bits here.
-template <AttendConfig C>
-__device__ __forceinline__ void warp_accumulate(float (&o)[C.row_tiles()][C.head_dim_vo / 8][4],
-                                                const float (&p)[C.row_tiles()][C.key_tiles()][4], const char* v, int key0) {
-  const int lane = int(threadIdx.x) & 31;
-  const tile::LaneRows<C.head_dim_vo> v_rows(ptx::shared_address(v), key0, lane & 15, lane >> 4);
-#pragma unroll
-  for (int n = 0; n < C.key_tiles(); n += 2) {
-    uint32_t a[C.row_tiles()][4];
-#pragma unroll
-    for (int mi = 0; mi < C.row_tiles(); ++mi) {
-      a[mi][0] = ptx::pack_16<C.q_dtype>(p[mi][n][0], p[mi][n][1]);
-      a[mi][1] = ptx::pack_16<C.q_dtype>(p[mi][n][2], p[mi][n][3]);
-      a[mi][2] = ptx::pack_16<C.q_dtype>(p[mi][n + 1][0], p[mi][n + 1][1]);
-      a[mi][3] = ptx::pack_16<C.q_dtype>(p[mi][n + 1][2], p[mi][n + 1][3]);
-    }
-#pragma unroll
-    for (int d = 0; d < C.head_dim_vo / 16; ++d) {
-      uint32_t b[4];  // dims d*16 .. +8 in b[0..1], the next 8 in b[2..3]
-      ptx::warp_ldmatrix_x4_trans(b, v_rows.at(n, d));
-#pragma unroll
-      for (int mi = 0; mi < C.row_tiles(); ++mi) {
-        ptx::warp_mma_m16n8k16<C.q_dtype>(o[mi][2 * d], a[mi], b[0], b[1]);
-        ptx::warp_mma_m16n8k16<C.q_dtype>(o[mi][2 * d + 1], a[mi], b[2], b[3]);
+/// V operands of 16 keys and `kTogether` chunks of 16 bytes: tiles[i][0..1] for n8 tiles of O.
+template <AttendConfig C, int kDimTiles>
+struct Values {
+  static constexpr int kTogether = C.fp8() ? (kDimTiles % 4 == 0 ? 4 : 2) : 2;  // n8 tiles a load
+  tile::LaneRows<VRows<C>> lane_rows;
+
+  __device__ __forceinline__ Values(uint32_t v, int key0) : lane_rows(v, key0, int(threadIdx.x) & 15, (int(threadIdx.x) >> 4) & 1) {}
+
+  /// 16 keys from key0 + 16 kk on, tiles t .. t + kTogether of O.
+  __device__ __forceinline__ void get(uint32_t (&b)[kTogether][2], int kk, int t) const {
+    if constexpr (!C.fp8()) {
+      uint32_t r[4];
+      ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, t));
+      b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
+    } else {
+      uint32_t r[4];
+      if constexpr (kTogether == 4) {
+        ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, t / 2));
+      } else {  // one chunk: lanes past 15 are not asked
+        const int lane_chunk = (int(threadIdx.x) >> 4) & 1;
+        const uint32_t mixed = lane_rows.mixed ^ uint32_t(lane_chunk << 4);
+        ptx::warp_ldmatrix_x2_trans(r[0], r[1], lane_rows.base + (mixed ^ uint32_t(((t / 2) & 7) << 4)) +
+                                                    uint32_t((t / 16) * 128 + 2 * kk * 8 * VRows<C>::kRowBytes));
       }
+#pragma unroll
+      for (int i = 0; i < kTogether / 2; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          ptx::widen_fp8x4<C.kv_dtype, DType::f16>(ptx::permute_bytes(r[2 * i + half], 0x3120), b[2 * i][half], b[2 * i + 1][half]);
+        }
+      }
+    }
+  }
+};
+
+/// o += P . V[key0 .. +16 kSteps), all of the kDimTiles n8 tiles from `v` on; P as packed by pack_weights.
+template <AttendConfig C, int kKeySteps, int kDimTiles, class Between>
+__device__ __forceinline__ void warp_accumulate(float (&o)[C.row_tiles()][kDimTiles][4], const uint32_t (&p)[C.row_tiles()][kKeySteps][4],
+                                                uint32_t v, int key0, Between&& between) {
+  using VT = Values<C, kDimTiles>;
+  const VT values(v, key0);
+  constexpr int kLoads = kDimTiles / VT::kTogether;
+#pragma unroll
+  for (int kk = 0; kk < kKeySteps; ++kk) {
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      uint32_t b[VT::kTogether][2];
+      values.get(b, kk, l * VT::kTogether);
+#pragma unroll
+      for (int i = 0; i < VT::kTogether; ++i) {
+#pragma unroll
+        for (int mi = 0; mi < C.row_tiles(); ++mi) {
+          ptx::warp_mma_m16n8k16<C.pv_dtype()>(o[mi][l * VT::kTogether + i], p[mi][kk], b[i][0], b[i][1]);
+        }
+      }
+      between(kk * kLoads + l, kKeySteps * kLoads);
     }
   }
 }

@@ -1,71 +1,122 @@
-// The states of an item's rows, from the warps' registers to where they belong: final rows to the output, partial rows to scratch.
+// The states of an item's rows, from the warps' registers to where they belong: final rows to the output, partial rows to scratch, chunks of
+// fixed_split to what has been folded so far.
 #pragma once
 
 #include "kvloom/device/block/finish.cuh"
-#include "kvloom/device/block/softmax.cuh"
-#include "kvloom/device/sm80/config.h"
+#include "kvloom/device/sm80/tile_step.cuh"
 
 namespace kvloom::sm80 {
 
-template <AttendConfig C>
-struct SharedMemory;
-
-/// States of `warps_kv` warps that share rows, merged into the first of them through shared memory (K and V are done with). Base-2
-/// maxima and plain sums: O stays unnormalised.
-template <AttendConfig C>
-__device__ __forceinline__ void block_merge_warps(float (&o)[C.row_tiles()][C.head_dim_vo / 8][4], block::OnlineSoftmax<C.row_tiles()>& softmax,
-                                                  float scale, SharedMemory<C>& m) {
+/// States of `warps_kv` warps that share rows, merged into the first of them through shared memory (K and V are done with). Reference points
+/// in base 2 and plain sums: O stays unnormalised.
+template <AttendConfig C, class V, int kDimTiles>
+__device__ __forceinline__ void block_merge_warps(WarpState<C, kDimTiles>& state, float scale, SharedMemory<C, V>& m) {
   static_assert(C.warps_rows == 1 && C.row_tiles() == 1, "warps share rows only where one warp holds them all");
   constexpr int kStride = C.head_dim_vo * 16 + 64;  // floats a warp: O fragments, then maxima and sums
-  static_assert(kStride * 4 * (C.warps_kv - 1) <= int(sizeof(SharedMemory<C>::k) + sizeof(SharedMemory<C>::v)));
+  static_assert(kStride * 4 * (C.warps_kv - 1) <= C.stages * (SharedMemory<C, V>::kTileK + SharedMemory<C, V>::kTileV));
   float* const all = reinterpret_cast<float*>(m.k[0]);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   __syncthreads();
   if (warp > 0) {
     float* mine = all + (warp - 1) * kStride;
 #pragma unroll
-    for (int d = 0; d < C.head_dim_vo / 8; ++d) {
+    for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) mine[(d * 4 + e) * 32 + lane] = o[0][d][e];
+      for (int e = 0; e < 4; ++e) mine[(d * 4 + e) * 32 + lane] = state.o[0][d][e];
     }
+#pragma unroll
     for (int h = 0; h < 2; ++h) {
-      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + h * 8 + lane / 4] = softmax.max[0][h];
-      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4] = softmax.sum[0][h];
+      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + h * 8 + lane / 4] = state.softmax.max[0][h];
+      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4] = state.softmax.sum[0][h];
     }
   }
   __syncthreads();
   if (warp > 0) return;
+#pragma unroll 1
   for (int w = 0; w < C.warps_kv - 1; ++w) {
     const float* other = all + w * kStride;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float other_max = other[C.head_dim_vo * 16 + h * 8 + lane / 4], other_sum = other[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4];
-      const float top = fmaxf(softmax.max[0][h], other_max), guarded = top == neg_inf() ? 0.0f : top;
-      const float a = ptx::ex2((softmax.max[0][h] - guarded) * scale), b = ptx::ex2((other_max - guarded) * scale);
-      softmax.max[0][h] = top;
-      softmax.sum[0][h] = softmax.sum[0][h] * a + other_sum * b;
+      float a = 1.0f, b = 1.0f;
+      if constexpr (!block::has_weight<V>()) {
+        const float other_max = other[C.head_dim_vo * 16 + h * 8 + lane / 4], other_sum = other[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4];
+        const float top = fmaxf(state.softmax.max[0][h], other_max), guarded = top == neg_inf() ? 0.0f : top;
+        a = ptx::ex2((state.softmax.max[0][h] - guarded) * scale), b = ptx::ex2((other_max - guarded) * scale);
+        state.softmax.max[0][h] = top;
+        state.softmax.sum[0][h] = state.softmax.sum[0][h] * a + other_sum * b;
+      }
 #pragma unroll
-      for (int d = 0; d < C.head_dim_vo / 8; ++d) {
+      for (int d = 0; d < kDimTiles; ++d) {
 #pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; ++e) o[0][d][e] = o[0][d][e] * a + other[(d * 4 + e) * 32 + lane] * b;
+        for (int e = 2 * h; e < 2 * h + 2; ++e) state.o[0][d][e] = state.o[0][d][e] * a + other[(d * 4 + e) * 32 + lane] * b;
       }
     }
   }
 }
 
-template <AttendConfig C>
-__device__ __forceinline__ void block_store(const AttendArgs& args, const WorkItem& item, int kv_head,
-                                            float (&o)[C.row_tiles()][C.head_dim_vo / 8][4], block::OnlineSoftmax<C.row_tiles()>& softmax,
-                                            float scale, int row0, SharedMemory<C>& m) {
+/// Where a chunk of an item goes. Not fixed_split: an item is one chunk, `first` and `last`.
+struct ChunkPlace {
+  bool first;           // nothing has been folded before
+  bool last;            // write it out
+  int32_t partial_row;  // of the chunk's first row and the item's first head; -1: final
+};
+
+/// Normalised O of one row's fragments, folded into the chunks before it and written where it belongs. `h` as in the fragments.
+template <AttendConfig C, class V, int kDimTiles>
+__device__ __forceinline__ void store_row(const AttendArgs& args, const ChunkPlace& place, int kv_head, int r, int h, int dim0, float lse,
+                                          float (&o)[kDimTiles][4], SharedMemory<C, V>& m) {
+  const int quad = int(threadIdx.x) & 3;
+  // 16 dims at a time: this lane's four of them, and where they stand. fp8 V: consecutive (see mainloop.cuh); else two and two.
+  const auto dim_of = [&](int d) { return dim0 + d * 8 + (C.fp8() ? 4 : 2) * quad; };
+  constexpr int kSecond = C.fp8() ? 2 : 8;
+  if constexpr (C.fixed_split) {
+    float* const folded = m.fold_o + r * C.head_dim_vo;
+    float* const folded_lse = m.fold_lse + (int(threadIdx.x) >> 5) % C.warps_kv * C.tile_rows + r;
+    block::FoldWeights w{1.0f, 1.0f};
+    if (!place.first) {
+      float all = *folded_lse;
+      if constexpr (!block::has_weight<V>()) w = block::fold_lse(all, lse);
+      lse = block::has_weight<V>() ? lse : all;
+    }
+    __syncwarp(0xfu << (int(threadIdx.x) & 28));  // the quad's lanes have all read
+    if (quad == 0) *folded_lse = lse;
 #pragma unroll
-  for (int mi = 0; mi < C.row_tiles(); ++mi) {
+    for (int d = 0; d < kDimTiles; d += 2) {
+      float* at[4];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) softmax.sum[mi][h] = block::quad_sum(softmax.sum[mi][h]);
+      for (int i = 0; i < 4; ++i) at[i] = folded + dim_of(d) + (i / 2) * kSecond + i % 2;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float& x = C.fp8() ? o[d + i % 2][2 * h + i / 2] : o[d + i / 2][2 * h + i % 2];
+        if (!place.first) x = block::has_weight<V>() ? *at[i] + x : block::fold(*at[i], x, w);
+        *at[i] = x;
+      }
+    }
   }
-  if constexpr (C.warps_kv > 1) {
-    block_merge_warps<C>(o, softmax, scale, m);
-    if (int(threadIdx.x) >= 32) return;
+  if (!place.last) return;
+  const bool final = place.partial_row < 0;
+  const int64_t at = int64_t(place.partial_row) + int64_t(kv_head - m.item.kv_head) * m.item.row_count + r;
+  block::RowOutput out{reinterpret_cast<char*>(args.scratch.partial_o + at * C.head_dim_vo), args.scratch.partial_lse + at, 1.0f, lse};
+  if (final) out = block::row_output(args, m.row[r].token, m.row[r].q_head, lse, size_of(C.o_dtype));
+#pragma unroll
+  for (int d = 0; d < kDimTiles; d += 2) {
+    const float a = o[d][2 * h], b = o[d][2 * h + 1], c = o[d + 1][2 * h], e = o[d + 1][2 * h + 1];
+    const float first[2] = {a, C.fp8() ? c : b}, second[2] = {C.fp8() ? b : c, e};
+    if (final) {
+      block::store_pair<C.o_dtype>(out.o, dim_of(d), first[0] * out.factor, first[1] * out.factor);
+      block::store_pair<C.o_dtype>(out.o, dim_of(d) + kSecond, second[0] * out.factor, second[1] * out.factor);
+    } else {
+      block::store_pair<DType::f32>(out.o, dim_of(d), first[0], first[1]);
+      block::store_pair<DType::f32>(out.o, dim_of(d) + kSecond, second[0], second[1]);
+    }
   }
+  if (out.lse && quad == 0 && dim0 == 0) *out.lse = out.lse_value;
+}
+
+/// The warp's rows, which no other warp has (dims from dim0 on), with sums complete over the quad.
+template <AttendConfig C, class V, int kDimTiles>
+__device__ __forceinline__ void warp_store(const AttendArgs& args, const ChunkPlace& place, int kv_head, int row0, int dim0, float scale,
+                                           WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
   const int lane = int(threadIdx.x) & 31;
   const ScaleParams& scales = args.params.variant.scale;
   const float v_scale = scales.v_per_head ? scales.v_per_head[kv_head] : scales.v;
@@ -74,29 +125,32 @@ __device__ __forceinline__ void block_store(const AttendArgs& args, const WorkIt
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = row0 + mi * 16 + h * 8 + lane / 4;
-      if (r >= item.row_count) continue;
-      const float sum = softmax.sum[mi][h];
-      const float normalise = sum > 0.0f ? v_scale / sum : 0.0f;
-      const float lse = sum > 0.0f ? (softmax.max[mi][h] * scale + ptx::lg2(sum)) * kLn2 : neg_inf();
-      if (item.partial_row >= 0) {
-        const int64_t at = int64_t(item.partial_row) + int64_t(kv_head - item.kv_head) * item.row_count + r;
-        char* row = reinterpret_cast<char*>(args.scratch.partial_o + at * C.head_dim_vo);
-#pragma unroll
-        for (int d = 0; d < C.head_dim_vo / 8; ++d) {
-          block::store_pair<DType::f32>(row, d * 8 + 2 * (lane & 3), o[mi][d][2 * h] * normalise, o[mi][d][2 * h + 1] * normalise);
-        }
-        if ((lane & 3) == 0) args.scratch.partial_lse[at] = lse;
-      } else {
-        const block::RowOutput out = block::row_output(args, m.row[r].token, m.row[r].q_head, lse, size_of(C.o_dtype));
-        const float factor = normalise * out.factor;
-#pragma unroll
-        for (int d = 0; d < C.head_dim_vo / 8; ++d) {
-          block::store_pair<C.o_dtype>(out.o, d * 8 + 2 * (lane & 3), o[mi][d][2 * h] * factor, o[mi][d][2 * h + 1] * factor);
-        }
-        if (out.lse && (lane & 3) == 0) *out.lse = out.lse_value;
+      const float sum = state.softmax.sum[mi][h];
+      float normalise = v_scale, lse = 0.0f;
+      if constexpr (!block::has_weight<V>()) {
+        normalise = sum == 0.0f ? 0.0f : v_scale / sum;  // NaN stays NaN
+        lse = sum == 0.0f ? neg_inf() : (state.softmax.max[mi][h] * scale + ptx::lg2(sum)) * kLn2;
       }
+#pragma unroll
+      for (int d = 0; d < kDimTiles; ++d) state.o[mi][d][2 * h] *= normalise, state.o[mi][d][2 * h + 1] *= normalise;
+      if (r < m.item.row_count) store_row<C, V>(args, place, kv_head, r, h, dim0, lse, state.o[mi], m);
     }
   }
+}
+
+template <AttendConfig C, class V, int kDimTiles>
+__device__ __forceinline__ void block_store(const AttendArgs& args, const ChunkPlace& place, int kv_head, int row0, float scale,
+                                            WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
+#pragma unroll
+  for (int mi = 0; mi < C.row_tiles(); ++mi) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) state.softmax.sum[mi][h] = block::quad_sum(state.softmax.sum[mi][h]);
+  }
+  if constexpr (C.warps_kv > 1) {
+    block_merge_warps<C, V>(state, scale, m);
+    if (int(threadIdx.x) >= 32) return;
+  }
+  warp_store<C, V>(args, place, kv_head, row0, 0, scale, state, m);
 }
 
 }  // namespace kvloom::sm80

@@ -5,7 +5,7 @@
 // Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs); kvloom_facts has these numbers, three a kernel, then the tiles.
 #pragma once
 
-#include "kvloom/device/sm80/attend.cuh"
+#include "kvloom/device/sm80/run.cuh"
 
 #define KVLOOM_SM80_ATTEND(kMemory, kCompute, ...)                                                                                    \
   static_assert(kMemory.threads() == kCompute.threads(), "attend_mixed runs both classes with the threads of a CTA");                 \
@@ -25,7 +25,7 @@
     kvloom::sm80::block_run_mixed<kMemory, kCompute, __VA_ARGS__>(args, kvloom_shared);                                               \
   }                                                                                                                                   \
   extern "C" __device__ int32_t kvloom_facts[16] = {                                                                                  \
-      kMemory.threads(),  int32_t(kvloom::sm80::shared_bytes<kMemory>()),                              kMemory.ctas_per_sm,           \
-      kCompute.threads(), int32_t(kvloom::sm80::shared_bytes<kCompute>()),                             kCompute.ctas_per_sm,          \
-      kCompute.threads(), int32_t(kvloom::max_of(kvloom::sm80::shared_bytes<kMemory>(), kvloom::sm80::shared_bytes<kCompute>())),     \
+      kMemory.threads(),  int32_t(kvloom::sm80::shared_bytes<kMemory, __VA_ARGS__>()),                              kMemory.ctas_per_sm,           \
+      kCompute.threads(), int32_t(kvloom::sm80::shared_bytes<kCompute, __VA_ARGS__>()),                             kCompute.ctas_per_sm,          \
+      kCompute.threads(), int32_t(kvloom::max_of(kvloom::sm80::shared_bytes<kMemory, __VA_ARGS__>(), kvloom::sm80::shared_bytes<kCompute, __VA_ARGS__>())),     \
       kCompute.ctas_per_sm, kMemory.tile_rows, kMemory.tile_kv, kCompute.tile_rows, kCompute.tile_kv, 0, 0, 0};

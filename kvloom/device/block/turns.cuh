@@ -1,0 +1,47 @@
+// Angles of fused RoPE in fixed point: a turn is 2^64, so position times turns-per-position wraps by itself, and a position of a million is
+// as exact as a position of one. attn/rope.h has the frequencies.
+#pragma once
+
+#include "kvloom/contract/variant.h"
+#include "kvloom/device/ptx/math.cuh"
+
+namespace kvloom::block {
+
+/// Radians in (-pi, pi] of `pos` times `turns`.
+__device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
+  const uint32_t high = uint32_t(turns >> 32), low = uint32_t(turns);
+  const int32_t fraction = int32_t(uint32_t(pos) * high + __umulhi(uint32_t(pos), low) - (pos < 0 ? low : 0u));
+  return float(fraction) * 1.4629180792671596e-9f;  // pi / 2^31
+}
+__device__ __forceinline__ float turn_cos(uint64_t turns, int32_t pos) { return ptx::cos_small(turn_angle(turns, pos)); }
+__device__ __forceinline__ float turn_sin(uint64_t turns, int32_t pos) { return ptx::sin_small(turn_angle(turns, pos)); }
+
+__device__ __forceinline__ int32_t rotary_dim_of(const RopeSpec& s, int32_t head_dim) { return s.rotary_dim > 0 ? s.rotary_dim : head_dim; }
+
+/// Turns per position of pair i: the frequency rule of RopeSpec in double, rounded to 2^-64.
+__device__ __forceinline__ uint64_t turns_of(const RopeSpec& s, int32_t head_dim, int32_t i) {
+  double f = exp2(-2.0 * i / rotary_dim_of(s, head_dim) * log2(double(s.theta)));
+  if (s.high_freq_factor <= 0.0f) {
+    f /= s.scaling;
+  } else {
+    const double ratio = s.original_context * f * 0.15915494309189535;  // in wavelengths
+    if (ratio < s.low_freq_factor) {
+      f /= s.scaling;
+    } else if (ratio <= s.high_freq_factor) {
+      const double smooth = (ratio - s.low_freq_factor) / (double(s.high_freq_factor) - s.low_freq_factor);
+      f = (1.0 - smooth) * f / s.scaling + smooth * f;
+    }
+  }
+  const double turns = f * 0.15915494309189535;
+  const double fraction = turns - floor(turns);  // of a turn: whole ones change nothing
+  return uint64_t(fraction * 18446744073709551616.0);
+}
+
+/// Fills `turns` [rotary_dim / 2] in shared memory; the caller puts a barrier behind it.
+__device__ __forceinline__ void block_fill_turns(const RopeSpec& s, int32_t head_dim, uint64_t* turns) {
+  if (s.mode == RopeMode::none) return;
+  const int32_t pairs = rotary_dim_of(s, head_dim) / 2;
+  for (int32_t i = int32_t(threadIdx.x); i < pairs; i += int32_t(blockDim.x)) turns[i] = turns_of(s, head_dim, i);
+}
+
+}  // namespace kvloom::block

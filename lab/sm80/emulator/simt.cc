@@ -1,0 +1,174 @@
+#include "simt.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <vector>
+
+simt::Dim threadIdx, blockIdx, blockDim;
+alignas(1024) char kvloom_shared[256 * 1024];
+
+// Saves what the ABI says a callee must, and goes on where `to` left off.
+asm(R"(
+.text
+.globl simt_switch
+simt_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+extern "C" void simt_switch(void** save, void* to);
+
+namespace simt {
+namespace {
+constexpr size_t kStack = 256 * 1024;
+
+struct Copy {
+  uint32_t to;
+  const void* from;
+  uint32_t bytes, total;
+};
+struct Fiber {
+  void* sp = nullptr;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> open;
+  bool done = false;
+};
+struct Meeting {
+  int arrived = 0;
+  uint64_t generation = 0;
+};
+struct Warp {
+  Meeting all, quad[8], other;
+  Buffer buffer[2][32];
+  uint64_t uses[32] = {};
+};
+
+std::vector<Fiber> fibers;
+std::vector<Warp> warps;
+Meeting block;
+void* scheduler_sp;
+int current, running;
+void (*entry)(const void*);
+const void* entry_args;
+
+void yield() {
+  const int me = current;
+  int next = me;
+  do next = next + 1 == int(fibers.size()) ? 0 : next + 1;
+  while (fibers[next].done);
+  if (next == me) return;
+  current = next;
+  threadIdx.x = uint32_t(next);
+  simt_switch(&fibers[me].sp, fibers[next].sp);
+}
+
+void meet(Meeting& m, int count) {
+  if (++m.arrived == count) {
+    m.arrived = 0;
+    ++m.generation;
+    return;
+  }
+  const uint64_t before = m.generation;
+  for (long spins = 0; m.generation == before; ++spins) {
+    if (spins > 20000000) std::printf("simt: a barrier that never fills\n"), std::abort();
+    yield();
+  }
+}
+
+void fiber_main() {
+  entry(entry_args);
+  Fiber& me = fibers[current];
+  me.done = true;
+  for (auto& g : me.groups) if (!g.empty()) std::printf("simt: copies under way at exit\n"), std::abort();
+  if (--running == 0) {
+    void* dead;
+    simt_switch(&dead, scheduler_sp);
+  }
+  yield();
+  std::abort();
+}
+}  // namespace
+
+void block_barrier() { meet(block, int(blockDim.x)); }
+void warp_barrier(uint32_t mask) {
+  Warp& w = warps[threadIdx.x / 32];
+  if (mask == 0xffffffffu) return meet(w.all, 32);
+  meet(w.quad[__builtin_ctz(mask) / 4], __builtin_popcount(mask));
+}
+const Buffer* warp_share(const void* mine, size_t bytes) {
+  Warp& w = warps[threadIdx.x / 32];
+  const int lane = int(threadIdx.x & 31);
+  Buffer* side = w.buffer[w.uses[lane]++ & 1];
+  std::memcpy(side[lane].bytes, mine, bytes);
+  meet(w.all, 32);
+  return side;
+}
+
+void copy_later(uint32_t to, const void* from, uint32_t bytes, uint32_t total) { fibers[current].open.push_back({to, from, bytes, total}); }
+void commit_copies() {
+  Fiber& f = fibers[current];
+  f.groups.push_back(std::move(f.open));
+  f.open.clear();
+}
+void wait_copies(int pending) {
+  Fiber& f = fibers[current];
+  while (int(f.groups.size()) > pending) {
+    for (const Copy& c : f.groups.front()) {
+      char* to = shared(c.to);
+      std::memset(to, 0, c.total);
+      if (c.bytes) std::memcpy(to, c.from, c.bytes);
+    }
+    f.groups.pop_front();
+  }
+}
+
+char* shared(uint32_t address) {
+  if (address >= sizeof kvloom_shared) std::printf("simt: shared address %u\n", address), std::abort();
+  return kvloom_shared + address;
+}
+uint32_t shared_address(const void* p) { return uint32_t(static_cast<const char*>(p) - kvloom_shared); }
+
+void launch(void (*kernel)(const void*), const void* args, int ctas, int threads, int shared_bytes) {
+  if (int(fibers.size()) != threads) fibers = std::vector<Fiber>(size_t(threads));
+  entry = kernel;
+  entry_args = args;
+  blockDim.x = uint32_t(threads);
+  for (int cta = 0; cta < ctas; ++cta) {
+    blockIdx.x = uint32_t(cta);
+    std::memset(kvloom_shared, 0xff, sizeof kvloom_shared);
+    warps = std::vector<Warp>(size_t(threads / 32));
+    block = {};
+    running = threads;
+    for (Fiber& f : fibers) {
+      f.done = false;
+      f.groups.clear();
+      f.open.clear();
+      void** top = reinterpret_cast<void**>((reinterpret_cast<uintptr_t>(f.stack.get()) + kStack) & ~uintptr_t(63));
+      top -= 2;
+      *top = reinterpret_cast<void*>(fiber_main);  // returned to with the stack as after a call
+      f.sp = top - 6;
+    }
+    current = 0;
+    threadIdx.x = 0;
+    simt_switch(&scheduler_sp, fibers[0].sp);
+    for (int i = shared_bytes; i < int(sizeof kvloom_shared); ++i) {
+      if (kvloom_shared[i] != char(0xff)) std::printf("simt: shared memory written at %d, past %d\n", i, shared_bytes), std::abort();
+    }
+  }
+}
+}  // namespace simt

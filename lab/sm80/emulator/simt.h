@@ -1,0 +1,82 @@
+// A GPU's threads on the CPU, for running device code where there is no GPU: each thread of a CTA is a fiber, warps meet in their collective
+// instructions, copies of cp.async happen as late as they may (when their thread waits), and shared memory starts as NaN. What a missing
+// barrier or wait would break, breaks. x86-64, one CTA at a time.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#define __device__
+#define __host__
+#define __global__
+#define __forceinline__ inline
+#define __shared__
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+
+namespace simt {
+struct Dim {
+  uint32_t x;
+};
+struct Buffer {
+  unsigned char bytes[64];
+};
+
+void block_barrier();
+/// Meets the lanes of `mask` of the calling warp.
+void warp_barrier(uint32_t mask);
+/// Deposits `mine`, meets all lanes, and returns what they deposited, by lane.
+const Buffer* warp_share(const void* mine, size_t bytes);
+template <class T>
+T from_lane(const Buffer* all, int lane) {
+  T x;
+  std::memcpy(&x, all[lane & 31].bytes, sizeof x);
+  return x;
+}
+
+void copy_later(uint32_t to, const void* from, uint32_t bytes, uint32_t total);
+void commit_copies();
+void wait_copies(int pending);
+
+char* shared(uint32_t address);
+uint32_t shared_address(const void* p);
+
+/// Runs kernel(args) as `ctas` CTAs of `threads`, one after the other, `shared_bytes` of shared memory each.
+void launch(void (*kernel)(const void* args), const void* args, int ctas, int threads, int shared_bytes);
+}  // namespace simt
+
+extern simt::Dim threadIdx, blockIdx, blockDim;
+
+inline void __syncthreads() { simt::block_barrier(); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu) { simt::warp_barrier(mask); }
+
+template <class T>
+T __shfl_sync(uint32_t, T x, int lane) { return simt::from_lane<T>(simt::warp_share(&x, sizeof x), lane); }
+template <class T>
+T __shfl_xor_sync(uint32_t, T x, int with) { return simt::from_lane<T>(simt::warp_share(&x, sizeof x), int(threadIdx.x & 31) ^ with); }
+inline uint32_t __ballot_sync(uint32_t, bool x) {
+  const auto* all = simt::warp_share(&x, sizeof x);
+  uint32_t r = 0;
+  for (int i = 0; i < 32; ++i) r |= uint32_t(simt::from_lane<bool>(all, i)) << i;
+  return r;
+}
+inline bool __any_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) != 0; }
+
+inline int atomicMax(int* p, int x) { int b = *p; *p = b > x ? b : x; return b; }
+inline int atomicMin(int* p, int x) { int b = *p; *p = b < x ? b : x; return b; }
+inline uint32_t atomicOr(uint32_t* p, uint32_t x) { uint32_t b = *p; *p = b | x; return b; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t((uint64_t(a) * b) >> 32); }
+inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
+inline float __fmul_rn(float a, float b) { return a * b; }
+
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) uint2 { uint32_t x, y; };
+struct alignas(16) uint4 { uint32_t x, y, z, w; };
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }

@@ -1,0 +1,2 @@
+"""Units that are timed only: what is tried for speed."""
+SPEED = []
