@@ -15,17 +15,16 @@ struct PackedRow {
   int32_t q_head;
 };
 
-/// What a row keeps by position, in list tokens, within the item's keys: [begin, end) and everything before `prefix_end`.
-struct KeptTokens {
+/// What a row keeps by position, in list tokens, within the item's keys: [begin, end) and, of its prefix, [first, prefix_end).
+struct alignas(16) KeptTokens {
   int32_t begin;
   int32_t end;
+  int32_t first;
   int32_t prefix_end;
 
-  __device__ __forceinline__ bool keeps(int32_t j) const { return (j >= begin && j < end) || j < prefix_end; }
-
-  /// `keeps` for list tokens j .. j + 31, token j + i in bit i.
+  /// List tokens j .. j + 31, token j + i in bit i.
   __device__ __forceinline__ uint32_t word(int32_t j) const {
-    return (low_bits(end - j) & ~low_bits(begin - j)) | low_bits(prefix_end - j);
+    return (low_bits(end - j) & ~low_bits(begin - j)) | (low_bits(prefix_end - j) & ~low_bits(first - j));
   }
 
  private:
@@ -59,9 +58,9 @@ __device__ __forceinline__ int32_t list_token(int64_t pos, const RowGroup& g, co
 
 /// KeptTokens of a row, for lists whose positions are linear (others keep by position, key by key: everything in the span here).
 __device__ __forceinline__ KeptTokens kept_tokens(const KeyRange& range, const RowEntry& e, const RowGroup& g, const KeySpan& keys) {
-  if (g.kv_position != KvPosition::linear) return {keys.begin, keys.end, keys.begin};
+  if (g.kv_position != KvPosition::linear) return {keys.begin, keys.end, keys.begin, keys.begin};
   const PositionRange k = kept_positions(range, e.q_pos);
-  return {list_token(k.begin, g, keys), list_token(k.end, g, keys), list_token(e.prefix, g, keys)};
+  return {list_token(k.begin, g, keys), list_token(k.end, g, keys), keys.begin, list_token(e.prefix, g, keys)};
 }
 
 __device__ __forceinline__ void widen_hull(KeptHull& hull, const KeptTokens& kept, int32_t span_begin) {
@@ -87,7 +86,7 @@ __device__ __forceinline__ void block_resolve_rows(const AttendArgs& args, const
     const uint32_t head = packed - token * args.group_size.divisor;
     const RowEntry e = row_of(plan, group, int32_t(token));
     const bool there = i < item.row_count;
-    const KeptTokens kept = there ? kept_tokens(args.params.variant.range, e, group, keys) : KeptTokens{keys.begin, keys.begin, keys.begin};
+    const KeptTokens kept = there ? kept_tokens(args.params.variant.range, e, group, keys) : KeptTokens{keys.begin, keys.begin, keys.begin, keys.begin};
     if (there) widen_hull(*rows.hull, kept, keys.begin);
     rows.row[i] = {there ? e.token : -1, e.request, e.q_index, e.q_pos, e.prefix,
                    int32_t(uint32_t(kv_head) * args.group_size.divisor + head)};
