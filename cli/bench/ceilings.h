@@ -2,6 +2,8 @@
 // report stands beside them, since a machine's speed of this minute is part of the figure.
 #pragma once
 
+#include "cli/bench/region.h"
+
 #include <cstdint>
 
 namespace kvloom {
@@ -17,16 +19,12 @@ double measure_fma_gflops(ThreadPool& pool, double seconds = 0.05);
 class ReadCeiling {
  public:
   explicit ReadCeiling(int64_t bytes = int64_t(512) << 20);
-  ~ReadCeiling();
-  ReadCeiling(const ReadCeiling&) = delete;
-  ReadCeiling& operator=(const ReadCeiling&) = delete;
 
   /// GB/s (1e9 bytes) of one linear pass, every thread its own part.
   double measure_gbps(ThreadPool& pool);
 
  private:
-  float* data_;
-  int64_t bytes_;
+  Region memory_;
 };
 
 struct Ceilings {

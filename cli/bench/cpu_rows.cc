@@ -1,6 +1,7 @@
 #include "cli/bench/cpu_rows.h"
 
 #include "cli/bench/ceilings.h"
+#include "cli/bench/region.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
@@ -27,24 +28,25 @@ std::vector<char> random_block(DType dtype, uint32_t seed) {
   return block;
 }
 
-std::vector<char> random_tensor(int64_t elements, DType dtype, uint32_t seed) {
+Region random_tensor(int64_t elements, DType dtype, uint32_t seed) {
   const std::vector<char> block = random_block(dtype, seed);
-  std::vector<char> data(size_t(elements * size_of(dtype)));
-  for (size_t at = 0; at < data.size(); at += block.size())
-    std::memcpy(data.data() + at, block.data(), std::min(block.size(), data.size() - at));
-  return data;
+  Region region(elements * size_of(dtype));
+  for (int64_t at = 0, n = int64_t(block.size()); at < region.size(); at += n) {
+    std::memcpy(region.data() + at, block.data(), size_t(std::min(n, region.size() - at)));
+  }
+  return region;
 }
 
 /// The tensors, page table (in random order) and lengths of one shape.
 struct Problem {
-  std::vector<char> q, k, v, o;
+  Region q, k, v, o;
   std::vector<int32_t> qo_indptr, kv_len, list_indptr, pages;
   Batch batch;
   RunTensors tensors;
   Capacity capacity;
 };
 
-Tensor kv_tensor(const BenchShape& s, const std::vector<char>& data, int64_t slots, int64_t dim) {
+Tensor kv_tensor(const BenchShape& s, const Region& data, int64_t slots, int64_t dim) {
   const AttentionSpec& spec = s.spec;
   const int64_t heads = spec.num_kv_heads;
   if (spec.storage == Storage::ragged) return Tensor::dense(data.data(), spec.kv_dtype, {slots, heads, dim});
@@ -61,7 +63,7 @@ std::unique_ptr<Problem> make_problem(const BenchShape& s) {
   const int64_t tokens = int64_t(s.requests) * s.q_len;
   const int64_t slots = int64_t(s.requests) * lists * spec.page_size;
   p->q = random_tensor(tokens * spec.num_qo_heads * spec.head_dim_qk, spec.q_dtype, 1);
-  p->o.resize(size_t(tokens * spec.num_qo_heads * spec.head_dim_vo * size_of(spec.o_dtype)));
+  p->o = Region(tokens * spec.num_qo_heads * spec.head_dim_vo * size_of(spec.o_dtype));
   p->k = random_tensor(slots * spec.num_kv_heads * spec.head_dim_qk, spec.kv_dtype, 2);
   p->v = random_tensor(slots * spec.num_kv_heads * spec.head_dim_vo, spec.kv_dtype, 3);
   for (int32_t r = 0; r <= s.requests; ++r) {

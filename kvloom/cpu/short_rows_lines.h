@@ -25,6 +25,12 @@ KVLOOM_HD void append_run(LineRun* runs, int32_t& count, const char* p, int64_t 
   runs[count++] = {p - offset, p + bytes};
 }
 
+/// `count` rows of `bytes` bytes, `apart` bytes from one to the next.
+KVLOOM_HD void append_rows(LineRun* runs, int32_t& n, const char* p, int64_t count, int64_t apart, int64_t bytes) {
+  if (apart == bytes) return append_run(runs, n, p, count * bytes);
+  for (int64_t i = 0; i < count; ++i) append_run(runs, n, p + i * apart, bytes);
+}
+
 class LineCursor {
  public:
   /// Nothing to fetch.
