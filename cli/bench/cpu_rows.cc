@@ -99,7 +99,10 @@ double kept_pairs(const BenchShape& s) {
   return pairs * s.requests;
 }
 
-double percentile(std::vector<double> sorted, double p) { return sorted[size_t(p * double(sorted.size() - 1) + 0.5)]; }
+double percentile(std::vector<double> values, double p) {
+  std::sort(values.begin(), values.end());
+  return values[size_t(p * double(values.size() - 1) + 0.5)];
+}
 
 BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, ReadCeiling& memory) {
   const std::unique_ptr<Problem> p = make_problem(s);
@@ -111,25 +114,36 @@ BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, 
   const Plan plan = engine.plan(p->batch);
   engine.run(plan, p->tensors);
   ThreadPool pool(threads);
-  BenchRow row;
-  std::vector<double> times;
-  for (int r = 0; r < options.repeat; ++r) {
-    row.ceiling_gbps = std::max(row.ceiling_gbps, memory.measure_gbps(pool));
-    row.ceiling_gflops = std::max(row.ceiling_gflops, measure_fma_gflops(pool, 0.03));
+  const double bytes = double(p->k.size() + p->v.size() + p->q.size() + p->o.size());
+  const double flop = 2.0 * (s.spec.head_dim_qk + s.spec.head_dim_vo) * kept_pairs(s) * s.spec.num_qo_heads;
+  std::vector<double> times, read, fma, shares;
+  for (int r = 0; r <= options.repeat; ++r) {
+    read.push_back(memory.measure_gbps(pool));
+    fma.push_back(measure_fma_gflops(pool, 0.03));
+    if (r > 0) {  // a run's roof is the mean of the ceilings just before it and just after
+      const double rate = (s.memory_bound ? bytes : flop) / times.back() * 1e-3;
+      const std::vector<double>& roof = s.memory_bound ? read : fma;
+      shares.push_back(rate / (0.5 * (roof[size_t(r) - 1] + roof[size_t(r)])));
+    }
+    if (r == options.repeat) break;
     const double begin = now_us();
     engine.run(plan, p->tensors);
     times.push_back(now_us() - begin);
   }
-  std::sort(times.begin(), times.end());
+  BenchRow row;
   row.key = engine.kernel_key();
   row.shape = s.name;
   row.threads = threads;
   row.median_us = percentile(times, 0.5);
   row.p10_us = percentile(times, 0.1);
   row.p90_us = percentile(times, 0.9);
-  row.gbps = double(p->k.size() + p->v.size() + p->q.size() + p->o.size()) / row.median_us * 1e-3;
-  row.gflops = 2.0 * (s.spec.head_dim_qk + s.spec.head_dim_vo) * kept_pairs(s) * s.spec.num_qo_heads / row.median_us * 1e-3;
-  row.share = s.memory_bound ? row.gbps / row.ceiling_gbps : row.gflops / row.ceiling_gflops;
+  row.gbps = bytes / row.median_us * 1e-3;
+  row.gflops = flop / row.median_us * 1e-3;
+  row.ceiling_gbps = percentile(read, 0.5);
+  row.ceiling_gflops = percentile(fma, 0.5);
+  row.share = percentile(shares, 0.5);
+  row.share_p10 = percentile(shares, 0.1);
+  row.share_p90 = percentile(shares, 0.9);
   return row;
 }
 
@@ -161,7 +175,9 @@ nlohmann::ordered_json to_json(const BenchRow& r) {
           {"gflops", r.gflops},
           {"ceiling_gbps", r.ceiling_gbps},
           {"ceiling_gflops", r.ceiling_gflops},
-          {"share", r.share}};
+          {"share", r.share},
+          {"share_p10", r.share_p10},
+          {"share_p90", r.share_p90}};
 }
 
 }  // namespace kvloom::cli
