@@ -92,9 +92,9 @@ ReadCeiling::ReadCeiling(int64_t bytes) : memory_(bytes) {
   std::fill_n(reinterpret_cast<float*>(memory_.data()), bytes / 4, 1e-3f);
 }
 
-double ReadCeiling::measure_gbps(ThreadPool& pool) {
-  const auto* const data = reinterpret_cast<const float*>(memory_.data());
-  const int64_t floats = memory_.size() / 4 / pool.size() / 64 * 64;  // whole strides of the widest loop
+double measure_read_gbps(ThreadPool& pool, const Region& region) {
+  const auto* const data = reinterpret_cast<const float*>(region.data());
+  const int64_t floats = region.size() / 4 / pool.size() / 64 * 64;  // whole strides of the widest loop
   const Loops loops = best_loops();
   const double begin = now();
   pool.run([&](int t) { sink.store(loops.read(data + t * floats, floats), std::memory_order_relaxed); });

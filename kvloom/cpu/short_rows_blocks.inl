@@ -19,18 +19,6 @@ struct Rows {
   int64_t offset;  // bytes
 };
 
-/// As many lines are fetched as are read: a loop that reads kBytes a step fetches kBytes / kLineBytes of them, as evenly as whole lines go.
-/// Bursts are lost: a core drops what it has no buffer for.
-template <int64_t kBytes>
-KVLOOM_SIMD void fetch_lines(LineCursor& lines, int32_t step) {
-  constexpr int kWhole = kBytes / kLineBytes, kRest = kBytes % kLineBytes;
-#pragma GCC unroll 16
-  for (int j = 0; j < kWhole; ++j) lines.step();
-  if constexpr (kRest > 0) {
-    if ((step + 1) * kRest / kLineBytes != step * kRest / kLineBytes) lines.step();
-  }
-}
-
 /// The dim that element i of a row in pair order holds.
 template <DType kType>
 int32_t dim_in_pair_order(int32_t i) {
@@ -51,6 +39,13 @@ KVLOOM_SIMD Vec load_half(const char* row, int64_t i) {
 /// Keys that one call of score_block takes: ten or twelve accumulators, where eight would leave no slack between the latency of an fma
 /// and two of them a cycle.
 constexpr int block_keys(int rows) { return rows == 1 ? 8 : 12 / rows; }
+
+/// The fewest steps of `bytes` bytes that read whole lines.
+constexpr int steps_of_whole_lines(int64_t bytes) {
+  int steps = 1;
+  while (steps * bytes % kLineBytes != 0) ++steps;
+  return steps;
+}
 
 /// acc[r][t] += half a pair of q[r] . k[t]; whichever side is smaller stays in registers.
 template <DType kType, int kHalf, int kRows, int kKeys>
@@ -73,7 +68,8 @@ KVLOOM_SIMD void score_half(const char* const (&k)[kKeys], const float* q, int64
   }
 }
 
-/// s[r][t] = q[r] . k[t] over `dims` dims, a multiple of kPair. With kFetch, as many lines are fetched as are read.
+/// s[r][t] = q[r] . k[t] over `dims` dims, a multiple of kPair. With kFetch, as many lines are fetched as are read, one after the other
+/// between products: bursts are lost, since a core drops what it has no buffer for.
 template <DType kType, int kRows, bool kFetch>
 KVLOOM_SIMD void score_block(const Rows& keys, int32_t first, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
                              LineCursor& lines) {
@@ -87,8 +83,18 @@ KVLOOM_SIMD void score_block(const Rows& keys, int32_t first, int32_t dims, cons
 #pragma GCC unroll 8
     for (int t = 0; t < kKeys; ++t) acc[r][t] = set(0.0f);
   }
-  for (int32_t i = 0; i < dims; i += kPair) {
-    if (kFetch) fetch_lines<kKeys * kPair * size_of(kType)>(lines, i / kPair);
+  constexpr int kStepBytes = kKeys * kPair * size_of(kType);
+  constexpr int kSteps = steps_of_whole_lines(kStepBytes);
+  int32_t i = 0;
+  for (; i + kSteps * kPair <= dims; i += kSteps * kPair) {
+    if (kFetch) lines.fetch<kSteps * kStepBytes / kLineBytes>();
+#pragma GCC unroll 8
+    for (int u = 0; u < kSteps; ++u) {
+      score_half<kType, 0, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
+      score_half<kType, 1, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
+    }
+  }
+  for (; kSteps > 1 && i < dims; i += kPair) {
     score_half<kType, 0, kRows, kKeys>(k, q, q_row, i, acc);
     score_half<kType, 1, kRows, kKeys>(k, q, q_row, i, acc);
   }
@@ -118,7 +124,7 @@ void score_keys(const Rows& k, int32_t begin, int32_t end, int32_t dims, const f
 template <DType kType, int kTokens, int kRows, int kVecs>
 KVLOOM_SIMD void add_tokens(const char* const* v, int64_t offset, int32_t first, int64_t i, const float* s, int64_t s_row,
                             Vec (&acc)[kRows][kVecs]) {
-#pragma GCC unroll 2
+#pragma GCC unroll 8
   for (int u = 0; u < kTokens; ++u) {
     const char* const row = v[first + u] + offset;
     Vec value[kVecs];
@@ -155,11 +161,12 @@ KVLOOM_SIMD void value_block(const char* const* v, int64_t offset, int32_t n, in
     }
   }
   int32_t t = 0;
-  for (; t + 2 <= n; t += 2) {
-    if (kFetch) fetch_lines<2 * kPairs * kPair * size_of(kType)>(lines, t / 2);
-    add_tokens<kType, 2>(v, offset, t, i, s, s_row, acc);
+  constexpr int kTokens = max_of(4, steps_of_whole_lines(kPairs * kPair * size_of(kType)));
+  for (; t + kTokens <= n; t += kTokens) {
+    if (kFetch) lines.fetch<kTokens * kPairs * kPair * size_of(kType) / kLineBytes>();
+    add_tokens<kType, kTokens>(v, offset, t, i, s, s_row, acc);
   }
-  if (t < n) add_tokens<kType, 1>(v, offset, t, i, s, s_row, acc);
+  for (; t < n; ++t) add_tokens<kType, 1>(v, offset, t, i, s, s_row, acc);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
