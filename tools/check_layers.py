@@ -39,7 +39,7 @@ ALLOWED = {
     "kvloom/device/sm80": DEVICE_KERNEL,
     "kvloom/device/sm90": DEVICE_KERNEL,
     "kvloom/runtime": ["base", "support", "contract", "attn", "variants", "plan", "cpu", "jit"],
-    "kvloom/api": ["base", "support", "contract", "attn", "plan", "cpu", "runtime"],
+    "kvloom/api": ["base", "support", "contract", "attn", "plan", "cpu", "jit", "runtime"],
     # What stands on the library. REF is for checks, never for the product's answers.
     "cli": ["api", "base", "contract", "attn", "support", "ref", "cpu", "plan"],
     "examples": ["api"],

@@ -57,6 +57,7 @@ struct Case {
   int32_t block_columns = 0;  // page_id: pages are block columns 0 .. block_columns-1, each request takes an increasing choice of them
   KvLayout layout = KvLayout::nhd;
   Placement placement = Placement::separate;
+  int32_t pad = 3;  // Placement::padded: elements after every token, head and page; GPU kernels copy 16 bytes at a time
   QView q_view = QView::dense;
   OView o_view = OView::dense;
   bool lse_head_major = false;

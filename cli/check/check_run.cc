@@ -3,6 +3,7 @@
 #include "cli/check/coverage.h"
 #include "cli/check/crash_note.h"
 #include "cli/check/generate.h"
+#include "cli/check/gpu_case.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
@@ -12,6 +13,8 @@ namespace kvloom::check {
 namespace {
 
 constexpr size_t kMostFailures = 100;
+
+const char* backend_of(const CheckOptions& options) { return options.of_a_case.gpu ? "cuda" : "cpu"; }
 
 void keep_worst(Errors& worst, const Errors& e) {
   worst.whole = std::max(worst.whole, e.whole);
@@ -28,8 +31,14 @@ double CheckReport::worst_rel_error() const {
   return worst;
 }
 
+Case case_of(const CheckOptions& options, int64_t index) {
+  Case c = random_case(options.seed, index);
+  if (options.of_a_case.gpu) bend_for_gpu(c, index);
+  return c;
+}
+
 std::string command_of(const CheckOptions& options, int64_t index, const Schedule& schedule) {
-  std::string line = fmt::format("kvloom check --backend cpu --case {}:{} --policy {} --ctas {}", options.seed, index,
+  std::string line = fmt::format("kvloom check --backend {} --case {}:{} --policy {} --ctas {}", backend_of(options), options.seed, index,
                                  word_of(schedule.policy), schedule.ctas);
   if (schedule.levels == LevelMode::off) line += " --levels off";
   if (!options.of_a_case.cpu_target.empty()) line += " --target " + options.of_a_case.cpu_target;
@@ -43,12 +52,13 @@ CheckReport run_check(const CheckOptions& options, const std::function<bool(cons
   const int64_t first = std::max<int64_t>(0, options.only_index);
   const int64_t end = options.only_index >= 0 ? first + 1 : options.cases;
   for (int64_t index = first; index < end; ++index) {
-    const Case c = random_case(options.seed, index);
-    set_crash_note(fmt::format("kvloom check --backend cpu --case {}:{}", options.seed, index));
+    const Case c = case_of(options, index);
+    set_crash_note(fmt::format("kvloom check --backend {} --case {}:{}", backend_of(options), options.seed, index));
     const CaseResult result = run_case(c, options.of_a_case);
     ++report.cases;
     report.runs += result.runs;
     report.sabotaged += result.sabotaged;
+    ++report.keys[result.key];
     keep_worst(report.worst_by_output[name_of(c.spec.o_dtype)], result.errors);
     for (const std::string& feature : features_of(c)) ++report.coverage[feature];
     if (!result.errors.fault.empty()) {
@@ -69,7 +79,7 @@ CheckReport run_check(const CheckOptions& options, const std::function<bool(cons
 
 nlohmann::ordered_json to_json(const CheckOptions& options, const CheckReport& report) {
   nlohmann::ordered_json j;
-  j["backend"] = "cpu";
+  j["backend"] = backend_of(options);
   j["seed"] = options.seed;
   j["cases"] = report.cases;
   j["failed"] = report.failed;
@@ -86,6 +96,7 @@ nlohmann::ordered_json to_json(const CheckOptions& options, const CheckReport& r
   }
   j["failures"] = nlohmann::ordered_json::array();
   for (const Failure& f : report.failures) j["failures"].push_back({{"command", f.command}, {"shape", f.shape}, {"fault", f.fault}});
+  for (const auto& [key, count] : report.keys) j["kernels"][key] = count;
   for (const auto& [feature, count] : report.coverage) j["coverage"][feature] = count;
   return j;
 }

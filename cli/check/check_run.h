@@ -31,6 +31,7 @@ struct CheckReport {
   bool interrupted = false;
   std::map<std::string, Errors> worst_by_output;  // "f32", "f16", "bf16"
   std::map<std::string, int64_t> coverage;        // feature -> cases
+  std::map<std::string, int64_t> keys;            // kernel that ran -> cases
   std::vector<Failure> failures;                  // the first 100
 
   double worst_rel_error() const;
@@ -38,6 +39,9 @@ struct CheckReport {
 
 /// `seen` is called after every case with the report so far; false ends the run early.
 CheckReport run_check(const CheckOptions& options, const std::function<bool(const CheckReport&)>& seen = {});
+
+/// Case `index`: random, and on a GPU bent to its keys.
+Case case_of(const CheckOptions& options, int64_t index);
 
 /// The command line that runs case `index` of `options` again under `schedule`.
 std::string command_of(const CheckOptions& options, int64_t index, const Schedule& schedule);

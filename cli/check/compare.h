@@ -16,6 +16,13 @@
 //     beyond, in proportion.
 //   - Many keys. A sum of n terms of either sign is sqrt(n) long and rounds in every step: about 0.3 2^-24 sqrt(n) of it. Ordinary: 4096
 //     keys; beyond, with the square root.
+//
+// Tensor cores take 16-bit operands, so the weights P are rounded before P V: to bf16 (2^-9 of each), or to f16 (2^-12) where Q is f16 or the
+// cache fp8; and where RoPE is fused, the rotated Q and K are rounded again, which moves a logit by 2^-9 of its terms. The bounds of GPU runs:
+//   whole tensor, 4096 elements and more: 2.6e-3 (P in bf16), 3.3e-4 + the output's own (P in f16); with fused RoPE in bf16 4e-3
+//   a row: (4e-3 ||ref|| + 6e-4 sqrt(dim) max|v scale|) growth, an eighth of it for f16: rounding errors are of the weights, not of the row, so
+//   a row whose values cancel keeps the error of what it cancelled
+//   LSE: 4e-6 (1 + |ref|), for the approximate exp2 and log2 of the hardware; with fused RoPE 2e-2 (bf16), 2.5e-3 (f16)
 #pragma once
 
 #include "cli/check/case.h"
@@ -34,6 +41,10 @@ struct Errors {
 };
 
 /// o [tokens, heads, dim] and lse [tokens, heads] (empty: not asked for) against REF. A row that keeps nothing must be exactly zero, with
+/// Outputs of a GPU.
+Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
+                   const std::vector<double>& ref_lse, const std::vector<double>& growth);
+
 Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
                const std::vector<double>& ref_lse, const std::vector<double>& growth = {});
 

@@ -100,7 +100,7 @@ void CaseData::make_kv() {
   const int64_t pages = lists_.num_pages, size = size_of(s.kv_dtype);
   Placement placement = case_.placement;
   if (placement == Placement::kv_in_page && s.storage == Storage::ragged) placement = Placement::kv_in_row;
-  const int64_t pad = placement == Placement::padded ? 3 : 0, both = s.head_dim_qk + s.head_dim_vo;
+  const int64_t pad = placement == Placement::padded ? case_.pad : 0, both = s.head_dim_qk + s.head_dim_vo;
   KvStrides k = strides_of(case_, pages, placement == Placement::kv_in_row ? both : s.head_dim_qk, pad);
   KvStrides v = strides_of(case_, pages, placement == Placement::kv_in_row ? both : s.head_dim_vo, pad);
   int64_t v_offset = 0;  // elements from K, where they share a buffer

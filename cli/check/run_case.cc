@@ -1,10 +1,13 @@
 #include "cli/check/run_case.h"
 
+#include "cli/check/gpu_tensors.h"
+
 #include "kvloom/plan/validate.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace kvloom::check {
 namespace {
@@ -13,10 +16,18 @@ constexpr Policy kPolicies[] = {Policy::none, Policy::heap, Policy::stream, Poli
 constexpr const char* kPolicyWords[] = {"none", "heap", "stream", "fill", "fixed_split", "auto"};
 constexpr int32_t kCtas[] = {1, 7, 132};
 
-/// Working memory that ends at a guard page (up to alignment) and is handed from engine to engine as it was left.
+/// Working memory that is handed from engine to engine as it was left, with a tail that nobody may write.
 class SharedWorkspace {
  public:
-  Workspace take(int64_t bytes) {
+  virtual ~SharedWorkspace() = default;
+  virtual Workspace take(int64_t bytes) = 0;
+  virtual bool tail_untouched() const = 0;
+};
+
+/// It ends at a guard page (up to alignment).
+class HostWorkspace : public SharedWorkspace {
+ public:
+  Workspace take(int64_t bytes) override {
     const int64_t aligned = (bytes + 63) / 64 * 64;
     if (aligned > memory_.size()) {
       memory_ = GuardedBuffer(aligned);
@@ -28,7 +39,7 @@ class SharedWorkspace {
     std::memset(tail_, 0x5a, size_t(tail_bytes_));
     return {data, bytes};
   }
-  bool tail_untouched() const {
+  bool tail_untouched() const override {
     return std::all_of(tail_, tail_ + tail_bytes_, [](char c) { return c == 0x5a; });
   }
 
@@ -36,6 +47,32 @@ class SharedWorkspace {
   GuardedBuffer memory_;
   char* tail_ = nullptr;
   int64_t tail_bytes_ = 0;
+};
+
+class GpuWorkspace : public SharedWorkspace {
+ public:
+  explicit GpuWorkspace(int32_t device) : device_(device), tail_(kTail, 0x5a) {}
+  Workspace take(int64_t bytes) override {
+    if (bytes + kTail > memory_.size()) {
+      memory_ = GpuBuffer(device_, bytes + kTail);
+      memory_.fill(0xff);
+    }
+    memory_.upload(tail_.data(), kTail, bytes);
+    bytes_ = bytes;
+    return {memory_.data(), bytes};
+  }
+  bool tail_untouched() const override {
+    std::vector<char> now(kTail);
+    memory_.download(now.data(), kTail, bytes_);
+    return now == tail_;
+  }
+
+ private:
+  static constexpr int64_t kTail = 4096;
+  int32_t device_;
+  GpuBuffer memory_;
+  std::vector<char> tail_;
+  int64_t bytes_ = 0;
 };
 
 struct Output {
@@ -58,6 +95,12 @@ class CaseRun {
     spoiled_ = spoil_inputs(options.sabotage, data_, spoiled_inputs_, batch_, tensors_) || spoiled_;
     data_.reference(ref_o_, ref_lse_);
     growth_ = data_.fp32_growth();
+    if (options.gpu) {
+      workspace_ = std::make_unique<GpuWorkspace>(options.device);
+      on_gpu_ = std::make_unique<GpuTensors>(engine_case_, batch_, tensors_, options.device);
+    } else {
+      workspace_ = std::make_unique<HostWorkspace>();
+    }
   }
 
   void run(const Schedule& schedule, CaseResult& result) {
@@ -66,10 +109,15 @@ class CaseRun {
     options.num_ctas = schedule.ctas;
     options.levels = schedule.levels;
     options.threads = 1;
+    if (options_.gpu) {
+      options.backend = Backend::cuda;
+      options.device = options_.device;
+    }
     if (!options_.cpu_target.empty()) options.cpu_target = options_.cpu_target.c_str();
     const Capacity capacity = data_.capacity();
 
     Engine engine = make_engine(capacity, options);
+    result.key = engine.kernel_key();
     const Plan plan = engine.plan(batch_);
     const std::string unsound = plan::validate_plan(plan.bytes().data, plan.bytes().size, engine.spec(), is_small());
     if (!unsound.empty()) return fault(result, schedule, "plan: " + unsound);
@@ -80,7 +128,8 @@ class CaseRun {
     Output first;
     if (!run_once(engine, plan, schedule, result, first)) return;
     result.sabotaged = spoil_output(options_.sabotage, first.lse) || result.sabotaged;
-    const Errors e = compare(case_, first.o, first.lse, ref_o_, ref_lse_, growth_);
+    const Errors e = options_.gpu ? compare_gpu(case_, first.o, first.lse, ref_o_, ref_lse_, growth_)
+                                  : compare(case_, first.o, first.lse, ref_o_, ref_lse_, growth_);
     result.errors.whole = std::max(result.errors.whole, e.whole);
     result.errors.worst_row = std::max(result.errors.worst_row, e.worst_row);
     result.errors.worst_excess = std::max(result.errors.worst_excess, e.worst_excess);
@@ -94,25 +143,37 @@ class CaseRun {
     options.threads = 2;
     Engine two = make_engine(capacity, options);
     const Plan same = two.plan(batch_);
-    if (!same_bytes(plan, same)) return fault(result, schedule, "plan: two threads give other bytes than one");
+    if (!same_bytes(plan, same)) return fault(result, schedule, "plan: a second engine (CPU: of two threads) gives other bytes");
     if (!run_once(two, same, schedule, result, second)) return;
-    if (!second.same_bits(first)) return fault(result, schedule, "two threads give other bits than one");
+    if (!second.same_bits(first)) return fault(result, schedule, "a second engine (CPU: of two threads) gives other bits");
   }
 
  private:
   Engine make_engine(const Capacity& capacity, const EngineOptions& options) {
-    return Engine(engine_case_.spec, capacity, options, workspace_.take(Engine::workspace_size(engine_case_.spec, capacity, options)));
+    return Engine(engine_case_.spec, capacity, options, workspace_->take(Engine::workspace_size(engine_case_.spec, capacity, options)));
   }
 
   bool run_once(Engine& engine, const Plan& plan, const Schedule& schedule, CaseResult& result, Output& out) {
     data_.poison_outputs();
-    engine.run(plan, tensors_);
+    if (on_gpu_) {
+      run_on_gpu(engine, plan);
+    } else {
+      engine.run(plan, tensors_);
+    }
     ++result.runs;
     out = {data_.read_o(), data_.read_lse()};
     const std::string stray = data_.stray_write();
     if (!stray.empty()) fault(result, schedule, stray);
-    if (!workspace_.tail_untouched()) fault(result, schedule, "bytes past the end of the workspace were written");
+    if (!workspace_->tail_untouched()) fault(result, schedule, "bytes past the end of the workspace were written");
     return result.errors.fault.empty();
+  }
+
+  void run_on_gpu(Engine& engine, const Plan& plan) {
+    on_gpu_->upload_outputs();
+    if (options_.watchdog) options_.watchdog->arm(describe(case_));
+    engine.run(plan, on_gpu_->tensors());
+    on_gpu_->download_outputs();
+    if (options_.watchdog) options_.watchdog->disarm();
   }
 
   // Small enough to walk every (row, key) pair of its plan.
@@ -142,7 +203,8 @@ class CaseRun {
   bool spoiled_ = false;
   Batch batch_;
   RunTensors tensors_;
-  SharedWorkspace workspace_;
+  std::unique_ptr<SharedWorkspace> workspace_;
+  std::unique_ptr<GpuTensors> on_gpu_;
   std::vector<double> ref_o_, ref_lse_, growth_;
 };
 

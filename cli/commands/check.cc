@@ -4,6 +4,7 @@
 #include "cli/check/check_run.h"
 #include "cli/check/crash_note.h"
 #include "cli/check/generate.h"
+#include "cli/check/gpu_case.h"
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 
@@ -20,8 +21,8 @@ struct Arguments {
   std::string backend = "cpu", json, one_case, policy, levels, target, inject;
   int64_t cases = 1000;
   uint64_t seed = 1;
-  int32_t ctas = 0;
-  bool print_case = false;
+  int32_t ctas = 0, device = 0, timeout = 60;
+  bool print_case = false, print_keys = false;
 };
 
 volatile std::sig_atomic_t stop_asked = 0;
@@ -39,7 +40,7 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
 }
 
 check::CheckOptions options_of(const Arguments& a) {
-  require(a.backend == "cpu", "check: --backend: got {}, wanted cpu", a.backend);
+  require(a.backend == "cpu" || a.backend == "cuda", "check: --backend: got {}, wanted cpu or cuda", a.backend);
   require(a.cases >= 0, "check: --cases: got {}, wanted at least 0", a.cases);
   require(a.ctas >= 0, "check: --ctas: got {}, wanted at least 1", a.ctas);
   require(a.levels.empty() || a.levels == "off" || a.levels == "auto", "check: --levels: got {}, wanted off or auto", a.levels);
@@ -48,6 +49,8 @@ check::CheckOptions options_of(const Arguments& a) {
   options.seed = a.seed;
   if (!a.one_case.empty()) parse_case(a.one_case, options);
   options.of_a_case.cpu_target = a.target;
+  options.of_a_case.gpu = a.backend == "cuda";
+  options.of_a_case.device = a.device;
   if (!a.inject.empty()) options.of_a_case.sabotage = check::parse_sabotage(a.inject);
   if (a.policy.empty() && a.ctas == 0 && a.levels.empty()) return options;
   for (const check::Schedule& s : check::all_schedules(check::Case())) {  // the schedules that the arguments leave
@@ -84,13 +87,20 @@ void print_report(const check::CheckOptions& options, const check::CheckReport& 
 }
 
 int run(const Arguments& a) {
-  const check::CheckOptions options = options_of(a);
+  if (a.print_keys) {
+    for (const std::string& key : check::gpu_check_keys()) std::printf("%s\n", key.c_str());
+    return 0;
+  }
+  check::CheckOptions options = options_of(a);
   if (a.print_case) {
     require(options.only_index >= 0, "check: --print-case: got no --case, wanted the case to print");
-    std::printf("%s\n", check::case_to_json(check::random_case(options.seed, options.only_index)).dump(1).c_str());
+    std::printf("%s\n", check::case_to_json(check::case_of(options, options.only_index)).dump(1).c_str());
     return 0;
   }
   check::install_crash_note();
+  std::unique_ptr<check::Watchdog> watchdog;
+  if (options.of_a_case.gpu) watchdog = std::make_unique<check::Watchdog>(std::chrono::seconds(a.timeout));
+  options.of_a_case.watchdog = watchdog.get();
   std::signal(SIGINT, on_interrupt);
   const bool progress = isatty(STDERR_FILENO) && options.only_index < 0;
   const check::CheckReport report = check::run_check(options, [&](const check::CheckReport& so_far) {
@@ -106,7 +116,12 @@ int run(const Arguments& a) {
 
 void add(CLI::App& command, int& exit_code) {
   auto a = std::make_shared<Arguments>();
-  command.add_option("--backend", a->backend, "cpu")->capture_default_str();
+  command.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
+  command.add_option("--device", a->device, "cuda: which GPU")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command.add_option("--timeout", a->timeout, "cuda: seconds after which a run counts as hanging")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command.add_flag("--print-keys", a->print_keys, "Print the GPU kernels that cases are made for, one a line, and stop");
   command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")->capture_default_str();
   command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
   command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");

@@ -30,10 +30,10 @@ Capacity capacity_of(const AttentionSpec& spec, const Batch& batch, LevelMode le
 
 }  // namespace
 
-void attention(const AttentionSpec& spec, const Batch& batch, const RunTensors& tensors, const EngineOptions& options) {
+void attention(const AttentionSpec& spec, const Batch& batch, const RunTensors& tensors, const EngineOptions& options, void* stream) {
   Engine engine(spec, capacity_of(spec, batch, options.levels), options);
   const Plan plan = engine.plan(batch);
-  engine.run(plan, tensors);
+  engine.run(plan, tensors, stream);
 }
 
 }  // namespace kvloom

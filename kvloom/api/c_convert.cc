@@ -15,8 +15,8 @@ static_assert(sizeof(kvloom_tensor) == 48 && offsetof(kvloom_tensor, data) == 0 
               offsetof(kvloom_tensor, dtype_lanes) == 22 && offsetof(kvloom_tensor, shape) == 24 &&
               offsetof(kvloom_tensor, strides) == 32 && offsetof(kvloom_tensor, byte_offset) == 40);
 
-constexpr int32_t kDlCpu = 1, kDlPinned = 3;  // DLPack's device types that the host can read
-constexpr size_t kMaxStruct = 4096;           // no struct of the header will ever be this long: a larger size is garbage
+constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlPinned = 3, kDlManaged = 13;  // DLPack's device types
+constexpr size_t kMaxStruct = 4096;  // no struct of the header will ever be this long: a larger size is garbage
 
 thread_local std::string last_error;
 thread_local const char* last_error_shown = "";
@@ -46,6 +46,8 @@ E enum_of(int32_t value) {
 /// sizeof T in the first release of this ABI: what every caller has. A struct that grows gets its old size here.
 template <class T>
 constexpr size_t kFirstSize = sizeof(T);
+template <>
+constexpr size_t kFirstSize<kvloom_options> = offsetof(kvloom_options, device);  // before there was a GPU
 
 /// Copies the caller's struct over the defaults that `to` holds.
 void read_over(const void* from, void* to, size_t our_size, size_t first_size, size_t align, const char* type) {
@@ -114,18 +116,20 @@ void require_pointer(const void* p, const char* function, const char* name) {
   require(p != nullptr, "{}: {}: got a null pointer, wanted an address", function, name);
 }
 
-Tensor tensor_of(const kvloom_tensor* t, const char* name) {
+Tensor tensor_of(const kvloom_tensor* t, const char* name, bool host_only) {
   if (t == nullptr) return {};
-  require(t->device_type == kDlCpu || t->device_type == kDlPinned,
-          "{}: device_type: got {}, wanted 1 (CPU) or 3 (pinned host memory); copy the "
-          "tensor to the host",
-          name, t->device_type);
+  const int32_t place = t->device_type;
+  require(place == kDlCpu || place == kDlPinned || place == kDlCuda || place == kDlManaged,
+          "{}: device_type: got {}, wanted 1 (CPU), 2 (CUDA), 3 (pinned host memory) or 13 (managed)", name, place);
+  require(!host_only || place != kDlCuda,
+          "{}: device_type: got 2 (CUDA), wanted 1 (CPU) or 3 (pinned host memory); copy the tensor to the host", name);
   require(t->ndim >= 1 && t->ndim <= 4, "{}: ndim: got {}, wanted 1 .. 4", name, t->ndim);
   require_pointer(t->shape, name, "shape");
   Tensor out;
   out.dtype = dtype_of(*t, name);
   out.data = t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset;
   out.ndim = t->ndim;
+  out.device_type = t->device_type;
   uint64_t stride = 1;  // unsigned: shapes that overflow are refused by the checks of shapes
   for (int32_t d = t->ndim - 1; d >= 0; --d) {
     out.shape[d] = t->shape[d];
@@ -198,6 +202,9 @@ EngineOptions options_of(const kvloom_options* options) {
   out.levels = static_cast<LevelMode>(o.levels);
   out.split_tokens = o.split_tokens;
   out.cpu_target = o.cpu_target;
+  out.device = o.device;
+  out.cuda_arch = o.cuda_arch;
+  out.check_pointers = o.check_pointers != 0;
   out.check_pages = o.check_pages != 0;
   return out;
 }
@@ -205,11 +212,11 @@ EngineOptions options_of(const kvloom_options* options) {
 RunTensors run_tensors_of(const kvloom_run_tensors* tensors) {
   const kvloom_run_tensors t = read_struct(tensors, "kvloom_run_tensors");
   RunTensors out;
-  out.q = tensor_of(t.q, "q");
-  out.k = tensor_of(t.k, "k");
-  out.v = tensor_of(t.v, "v");
-  out.o = tensor_of(t.o, "o");
-  out.lse = tensor_of(t.lse, "lse");
+  out.q = tensor_of(t.q, "q", false);
+  out.k = tensor_of(t.k, "k", false);
+  out.v = tensor_of(t.v, "v", false);
+  out.o = tensor_of(t.o, "o", false);
+  out.lse = tensor_of(t.lse, "lse", false);
   out.layout = static_cast<KvLayout>(t.layout);
   out.pages = indices_of(t.pages, "pages");
   out.page_pos = t.page_pos;

@@ -27,7 +27,8 @@ kvloom_status guarded(F&& f) noexcept {
 /// Throws invalid_argument for a null `p`: "function: name: got a null pointer".
 void require_pointer(const void* p, const char* function, const char* name);
 
-Tensor tensor_of(const kvloom_tensor* t, const char* name);
+/// `host_only`: refuses tensors in device memory.
+Tensor tensor_of(const kvloom_tensor* t, const char* name, bool host_only = true);
 IndexView indices_of(const kvloom_indices& i, const char* name);
 RopeSpec rope_of(const kvloom_rope* rope);
 ScaleParams scales_of(const kvloom_scales* scales);

@@ -49,6 +49,8 @@ void kvloom_options_init(kvloom_options* options, size_t struct_size) {
   o.policy = static_cast<int32_t>(d.policy);
   o.levels = static_cast<int32_t>(d.levels);
   o.check_pages = d.check_pages;
+  o.device = d.device;
+  o.check_pointers = d.check_pointers;
   fill(options, struct_size, o);
 }
 

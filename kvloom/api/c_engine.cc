@@ -17,7 +17,8 @@ static_assert(KVLOOM_LEVELS_OFF == int(kvloom::LevelMode::off) && KVLOOM_LEVELS_
 static_assert(KVLOOM_POSITION_PAGE_TABLE == int(kvloom::KvPosition::page_table) &&
               KVLOOM_POSITION_PAGE_ID == int(kvloom::KvPosition::page_id));
 static_assert(KVLOOM_NHD == int(kvloom::KvLayout::nhd) && KVLOOM_HND == int(kvloom::KvLayout::hnd) &&
-              KVLOOM_CPU == int(kvloom::Backend::cpu));
+              KVLOOM_CPU == int(kvloom::Backend::cpu) && KVLOOM_CUDA == int(kvloom::Backend::cuda) &&
+              KVLOOM_AUTO == int(kvloom::Backend::automatic));
 static_assert(KVLOOM_INVALID_ARGUMENT == int(kvloom::ErrorCode::invalid_argument) &&
               KVLOOM_OVER_CAPACITY == int(kvloom::ErrorCode::over_capacity) && KVLOOM_UNSUPPORTED == int(kvloom::ErrorCode::unsupported) &&
               KVLOOM_OUT_OF_MEMORY == int(kvloom::ErrorCode::out_of_memory) && KVLOOM_IO == int(kvloom::ErrorCode::io) &&
@@ -48,6 +49,9 @@ void kvloom_engine_destroy(kvloom_engine* engine) { delete engine; }
 
 const char* kvloom_engine_kernel_key(const kvloom_engine* engine) { return engine ? engine->engine.kernel_key().c_str() : nullptr; }
 
+int32_t kvloom_engine_backend(const kvloom_engine* engine) { return engine ? static_cast<int32_t>(engine->engine.backend()) : -1; }
+int32_t kvloom_engine_device(const kvloom_engine* engine) { return engine ? engine->engine.device() : -1; }
+
 kvloom_status kvloom_engine_explain(const kvloom_engine* engine, char** text) {
   return guarded([&] {
     require_pointer(engine, "kvloom_engine_explain", "engine");
@@ -70,7 +74,15 @@ kvloom_status kvloom_plan_update(kvloom_engine* engine, kvloom_plan* plan, const
     require_pointer(engine, "kvloom_plan_update", "engine");
     require_pointer(plan, "kvloom_plan_update", "plan");
     kvloom::api::batch_of(batch, engine->batch);
-    plan->plan = engine->engine.plan(engine->batch.batch);
+    engine->engine.replan(plan->plan, engine->batch.batch);
+  });
+}
+
+kvloom_status kvloom_plan_upload(kvloom_engine* engine, kvloom_plan* plan, void* stream) {
+  return guarded([&] {
+    require_pointer(engine, "kvloom_plan_upload", "engine");
+    require_pointer(plan, "kvloom_plan_upload", "plan");
+    engine->engine.upload(plan->plan, stream);
   });
 }
 

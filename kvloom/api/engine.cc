@@ -1,144 +1,128 @@
 #include "kvloom/api/engine.h"
 
+#include "kvloom/api/engine_setup.h"
 #include "kvloom/api/plan_state.h"
 #include "kvloom/api/run_check.h"
-#include "kvloom/api/spec_check.h"
 #include "kvloom/base/math.h"
-#include "kvloom/cpu/attend.h"
-#include "kvloom/plan/planner.h"
 #include "kvloom/runtime/explain.h"
 #include "kvloom/runtime/launch_cpu.h"
-#include "kvloom/runtime/scratch_layout.h"
 #include "kvloom/support/check.h"
 
 #include <atomic>
 #include <cstring>
-#include <numeric>
 
 namespace kvloom {
-namespace {
-
-/// Everything about an engine that follows from its spec, capacity and options.
-struct Setup {
-  AttentionSpec spec;
-  runtime::Choice choice;
-  SchedulerConfig config;
-  int32_t threads = 1;
-};
-
-SchedulerConfig scheduler_config(const AttentionSpec& spec, const EngineOptions& options, cpu::Target target) {
-  SchedulerConfig config;
-  config.num_ctas = options.num_ctas > 0 ? options.num_ctas : cpu::kVirtualCtas;
-  config.policy = options.policy;
-  config.levels = options.levels;
-  cpu::kernel_classes(spec, target, config.classes);
-  const int32_t tile = std::lcm(config.classes[0].tile_kv, config.classes[1].tile_kv);
-  require(options.split_tokens % tile == 0, "Engine: options.split_tokens: got {}, wanted a multiple of {} (the kernel's tile of keys)",
-          options.split_tokens, tile);
-  config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(config.split_tokens, tile);
-  return config;
-}
-
-Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options) {
-  Setup s;
-  s.spec = api::checked_spec(spec);
-  api::check_capacity(capacity, s.spec);
-  api::check_options(options);
-  s.choice = runtime::choose_attend(s.spec, options.cpu_target);
-  s.config = scheduler_config(s.spec, options, s.choice.winner().kernel->target);
-  s.threads = options.threads > 0 ? options.threads : runtime::usable_cores();
-  return s;
-}
-
-runtime::ScratchLayout layout_of(const Setup& s, const plan::PlanLayout& layout) {
-  return runtime::scratch_layout(layout, cpu::thread_arena_bytes(s.spec, s.config.classes), s.threads);
-}
-
-}  // namespace
-
 namespace api {
 
 struct EngineState {
   Setup setup;
+  Capacity capacity;
   plan::Planner planner;
   runtime::ScratchLayout layout;
-  std::unique_ptr<char, AlignedFree> own_workspace;
+  std::unique_ptr<char, AlignedFree> own_workspace;  // CPU
+  runtime::DeviceMemory own_device_workspace;        // GPU
   Scratch scratch;
-  std::shared_ptr<ThreadPool> threads;
+  std::shared_ptr<ThreadPool> threads;          // CPU
+  std::unique_ptr<runtime::CudaRunner> runner;  // GPU
   std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
-  bool check_pages = true;
+  bool check_pages = true, check_pointers = true;
   uint64_t id = 0;  // no two engines of a process have the same
 
-  EngineState(Setup s, const Capacity& capacity)
-      : setup(std::move(s)), planner(setup.spec, capacity, setup.config), layout(layout_of(setup, planner.layout())) {}
+  EngineState(Setup s, const Capacity& c)
+      : setup(std::move(s)), capacity(c), planner(setup.spec, c, setup.config), layout(scratch_layout_of(setup, planner.layout())) {}
   ~EngineState() { plans->close(); }
 
   const runtime::Candidate& kernel() const { return setup.choice.winner(); }
   void take_workspace(const Workspace& workspace);
+  char* own_memory();
   std::unique_ptr<PlanState> take_plan();
+  void plan_into(PlanState& state, const Batch& batch);
+  void check_owner(const PlanState& plan, const char* where) const;
 };
+
+char* EngineState::own_memory() {
+  if (setup.device != nullptr) {
+    own_device_workspace = runtime::DeviceMemory(*setup.device, layout.bytes, "workspace");
+    return own_device_workspace.data();
+  }
+  if (setup.on_gpu()) return nullptr;  // an architecture alone: nothing will run
+  own_workspace = aligned_bytes(layout.bytes, "workspace");
+  return own_workspace.get();
+}
 
 void EngineState::take_workspace(const Workspace& workspace) {
   void* data = workspace.data;
   if (data == nullptr) {
     require(workspace.bytes == 0,
             "Engine: workspace.data: got a null pointer with {} bytes, wanted memory, or 0 bytes for the engine's own", workspace.bytes);
-    own_workspace = aligned_bytes(layout.bytes, "workspace");
-    data = own_workspace.get();
+    data = own_memory();
   } else {
     if (workspace.bytes < layout.bytes) {
       fail(ErrorCode::mismatch,
            "Engine: workspace.bytes: got {}, wanted {}; ask Engine::workspace_size with the same spec, capacity and options",
            workspace.bytes, layout.bytes);
     }
-    require(reinterpret_cast<uintptr_t>(data) % runtime::kScratchAlign == 0,
-            "Engine: workspace.data: got an address that is not a multiple of {} bytes, wanted one that is", runtime::kScratchAlign);
+    const uintptr_t align = setup.on_gpu() ? 256 : uintptr_t(runtime::kScratchAlign);
+    require(reinterpret_cast<uintptr_t>(data) % align == 0,
+            "Engine: workspace.data: got an address that is not a multiple of {} bytes, wanted one that is", align);
+    if (setup.device != nullptr) check_device_pointer(data, "Engine", "workspace.data");
   }
   scratch = runtime::scratch_at(data, layout);
+  if (setup.device == nullptr) return;
+  runner = std::make_unique<runtime::CudaRunner>(*setup.device, *setup.module, setup.spec);
+  runner->set_scratch(scratch);
 }
 
 std::unique_ptr<PlanState> EngineState::take_plan() {
-  if (std::unique_ptr<PlanState> resting = plans->take()) {
-    resting->erase();
-    return resting;
-  }
+  if (std::unique_ptr<PlanState> resting = plans->take()) return resting;
   auto fresh = std::make_unique<PlanState>();
-  fresh->buffer = aligned_bytes(planner.layout().plan_bytes, "plan");
-  std::memset(fresh->buffer.get(), 0, size_t(planner.layout().plan_bytes));
+  const int64_t bytes = planner.layout().plan_bytes;
+  if (setup.device != nullptr) {
+    fresh->cuda = std::make_unique<runtime::CudaPlan>(
+        *setup.device, runtime::upload_layout(planner.layout(), capacity.max_requests, setup.spec.variant.custom_mask));
+  } else {
+    fresh->own_block = aligned_bytes(bytes, "plan");
+    std::memset(fresh->own_block.get(), 0, size_t(bytes));
+  }
   fresh->engine_id = id;
   fresh->spec = setup.spec;
   fresh->kernel_key = kernel().key;
   return fresh;
 }
 
+void EngineState::check_owner(const PlanState& plan, const char* where) const {
+  if (plan.engine_id == id) return;
+  fail(ErrorCode::mismatch, "{}: plan: got one of another engine ({}), wanted one of this engine ({}); plan with the engine that runs it",
+       where, plan.kernel_key, kernel().key);
+}
+
 }  // namespace api
 
 namespace {
 
-/// Keeps what run() has to know about the batch. The planner has found it sound.
-void remember_batch(api::PlanState& plan, const Batch& batch, bool check_pages) {
-  const PlanView view = plan.view();
-  plan.num_requests = batch.num_requests;
-  plan.total_tokens = view.header->total_tokens;
-  plan.pages = batch.pages;
-  plan.kv_position = batch.kv_position;
-  plan.ids_read = check_pages;
-  plan.use = api::find_page_use(plan.spec, view, batch.pages, check_pages);
-  require(plan.spec.storage == Storage::ragged || plan.use.entries_end <= batch.pages.size,
+/// What run() has to know about the batch. The planner has found it sound.
+api::PlannedStep step_of(const AttentionSpec& spec, const PlanView& view, const Batch& batch, bool check_pages) {
+  api::PlannedStep step;
+  step.num_requests = batch.num_requests;
+  step.total_tokens = view.header->total_tokens;
+  step.pages = batch.pages;
+  step.kv_position = batch.kv_position;
+  step.ids_read = check_pages;
+  step.use = api::find_page_use(spec, view, batch.pages, check_pages);
+  require(spec.storage == Storage::ragged || step.use.entries_end <= batch.pages.size,
           "plan: pages: got {} entries, wanted at least {}; the lengths reach further than the page table", batch.pages.size,
-          plan.use.entries_end);
-  require(plan.use.min_id >= 0, "plan: pages[{}]: page id: got {}, wanted at least 0; only entries that no row can see may be out of range",
-          plan.use.min_entry, plan.use.min_id);
-  plan.q_len.clear();
-  plan.mask_columns.clear();
-  if (!plan.spec.variant.custom_mask) return;
-  const int32_t lists = batch.lists_per_kv_head ? plan.spec.num_kv_heads : 1;
+          step.use.entries_end);
+  require(step.use.min_id >= 0, "plan: pages[{}]: page id: got {}, wanted at least 0; only entries that no row can see may be out of range",
+          step.use.min_entry, step.use.min_id);
+  if (!spec.variant.custom_mask) return step;
+  const int32_t lists = batch.lists_per_kv_head ? spec.num_kv_heads : 1;
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     int64_t columns = 0;  // with a list a head, the longest decides
     for (int32_t h = 0; h < lists; ++h) columns = max_of(columns, batch.kv_len[int64_t(r) * lists + h]);
-    plan.q_len.push_back(int32_t(batch.qo_indptr[r + 1] - batch.qo_indptr[r]));
-    plan.mask_columns.push_back(int32_t(columns));
+    step.q_len.push_back(int32_t(batch.qo_indptr[r + 1] - batch.qo_indptr[r]));
+    step.mask_columns.push_back(int32_t(columns));
   }
+  return step;
 }
 
 /// Rows that attend to nothing because the plan has no query tokens at all need no kernel.
@@ -146,12 +130,23 @@ bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 
 }  // namespace
 
+void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
+  char* const block = state.open_block();
+  planner.plan(batch, block, planner.layout().plan_bytes);
+  PlannedStep step = step_of(setup.spec, view_plan(block), batch, check_pages);
+  step.notes = planner.level_notes();
+  state.take_block(std::move(step));
+}
+
 Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options, const Workspace& workspace) {
   static std::atomic<uint64_t> engines{0};
-  state_ = std::make_unique<api::EngineState>(make_setup(spec, capacity, options), capacity);
+  state_ = std::make_unique<api::EngineState>(api::make_setup(spec, capacity, options), capacity);
   state_->take_workspace(workspace);
-  state_->threads = options.threads > 0 ? std::make_shared<ThreadPool>(options.threads) : runtime::shared_threads();
+  if (!state_->setup.on_gpu()) {
+    state_->threads = options.threads > 0 ? std::make_shared<ThreadPool>(options.threads) : runtime::shared_threads();
+  }
   state_->check_pages = options.check_pages;
+  state_->check_pointers = options.check_pointers;
   state_->id = engines.fetch_add(1) + 1;
 }
 
@@ -160,8 +155,8 @@ Engine::Engine(Engine&&) noexcept = default;
 Engine& Engine::operator=(Engine&&) noexcept = default;
 
 int64_t Engine::workspace_size(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options) {
-  const Setup s = make_setup(spec, capacity, options);
-  return layout_of(s, plan::plan_layout(s.spec, capacity, s.config)).bytes;
+  const api::Setup s = api::make_setup(spec, capacity, options);
+  return scratch_layout_of(s, plan::plan_layout(s.spec, capacity, s.config)).bytes;
 }
 
 api::EngineState& Engine::state() const {
@@ -174,34 +169,60 @@ const SchedulerConfig& Engine::config() const { return state().setup.config; }
 const std::string& Engine::kernel_key() const { return state().kernel().key; }
 int64_t Engine::workspace_bytes() const { return state().layout.bytes; }
 
+Backend Engine::backend() const { return state().setup.on_gpu() ? Backend::cuda : Backend::cpu; }
+int32_t Engine::device() const { return state().setup.on_gpu() ? state().setup.choice.gpu.device : -1; }
+
 Plan Engine::plan(const Batch& batch) {
   api::EngineState& s = state();
   Plan plan(s.take_plan());
   plan.state_->pool = s.plans;
-  s.planner.plan(batch, plan.state_->buffer.get(), s.planner.layout().plan_bytes);
-  plan.state_->written = true;
-  plan.state_->notes = s.planner.level_notes();
-  remember_batch(*plan.state_, batch, s.check_pages);
+  s.plan_into(*plan.state_, batch);
   return plan;
+}
+
+void Engine::replan(Plan& plan, const Batch& batch) {
+  api::EngineState& s = state();
+  plan.state();  // a live one
+  s.check_owner(*plan.state_, "replan");
+  if (plan.state_->cuda) return s.plan_into(*plan.state_, batch);
+  plan = this->plan(batch);
+}
+
+void Engine::upload(Plan& plan, void* stream) {
+  api::EngineState& s = state();
+  plan.state();
+  s.check_owner(*plan.state_, "upload");
+  if (s.runner) s.runner->upload(*plan.state_->cuda, static_cast<jit::CuStream>(stream));
 }
 
 void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
   api::EngineState& s = state();
   const api::PlanState& p = plan.state();
-  if (p.engine_id != s.id) {
-    fail(ErrorCode::mismatch,
-         "run: plan: got one of another engine ({}), wanted one of this engine ({}); plan with the engine that runs it", p.kernel_key,
-         s.kernel().key);
+  s.check_owner(p, "run");
+  if (s.setup.on_gpu() && !s.runner) {
+    fail(ErrorCode::unsupported, "run: got an engine made for {} alone, wanted one with a device; leave out options.cuda_arch",
+         s.setup.choice.gpu.arch);
   }
-  require(stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
-  const AttendParams params = api::checked_params(p, tensors);
-  if (has_work(p.view())) runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), params, s.scratch, *s.threads);
+  require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
+  const AttendParams params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.check_pointers);
+  if (!has_work(p.view())) return;
+  if (s.runner) return s.runner->run(*p.cuda, *p.view().header, params, static_cast<jit::CuStream>(stream));
+  runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), params, s.scratch, *s.threads);
 }
 
 std::string Engine::explain() const {
   const api::EngineState& s = state();
-  return kvloom::format("{}threads  {}\nworkspace {} bytes\n", runtime::explain_choice(s.setup.spec, s.setup.config, s.setup.choice),
-                        s.setup.threads, s.layout.bytes);
+  const api::Setup& setup = s.setup;
+  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.choice);
+  if (setup.module != nullptr) {
+    for (const auto& [name, e] :
+         {std::pair{"memory", setup.module->entries[0]}, {"compute", setup.module->entries[1]}, {"mixed", setup.module->entries[2]}}) {
+      text += kvloom::format("  {:<8} {} threads, {} registers, {} bytes of shared memory, {} CTAs an SM\n", name, e.threads, e.registers,
+                             e.shared_bytes, e.ctas_per_sm);
+    }
+  }
+  if (!setup.on_gpu()) text += kvloom::format("threads  {}\n", setup.threads);
+  return text + kvloom::format("workspace {} bytes\n", s.layout.bytes);
 }
 
 }  // namespace kvloom

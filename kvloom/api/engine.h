@@ -4,10 +4,14 @@
 //   kvloom::Plan plan = engine.plan(batch);     // once a step: lengths and page tables, host memory
 //   engine.run(plan, tensors);                  // once a layer
 //
+// On a GPU (options.backend = Backend::cuda) every tensor of a run is in its memory, run() only puts work into the caller's stream, and the
+// step's lengths stay on the host: plan() needs no device. docs/cuda.md: streams, CUDA graphs, several GPUs.
+//
 // The caller owns every tensor. Errors are thrown as kvloom::Error (support/error.h); after an error nothing was written to the outputs
 // unless the message says so. An Engine is for one thread at a time; distinct engines are independent.
 #pragma once
 
+#include "kvloom/contract/backend.h"
 #include "kvloom/contract/batch.h"
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
@@ -20,8 +24,6 @@
 
 namespace kvloom {
 
-enum class Backend : int32_t { cpu = 0 };
-
 /// A strided view of caller-owned memory, shaped like a DLTensor. Strides are in elements; the last dimension must be contiguous.
 struct Tensor {
   void* data = nullptr;
@@ -29,6 +31,7 @@ struct Tensor {
   int32_t ndim = 0;
   int64_t shape[4] = {0, 0, 0, 0};
   int64_t stride[4] = {0, 0, 0, 0};
+  int32_t device_type = 0;  // DLPack's: 1 CPU, 2 CUDA, 3 page-locked, 13 managed; 0: not said
 
   bool given() const { return ndim > 0; }
   /// Contiguous, row-major.
@@ -65,12 +68,15 @@ struct EngineOptions {
   LevelMode levels = LevelMode::automatic;
   int32_t split_tokens = 0;          // fixed_split: chunk length, tokens; 0 is the backend's own
   const char* cpu_target = nullptr;  // "avx2", ...; nullptr: the best there is
+  int32_t device = -1;               // cuda: ordinal; -1: that of the calling thread's current context, else 0
+  const char* cuda_arch = nullptr;   // cuda: "sm_90a": plan and explain for this architecture without a device; run() is then refused
+  bool check_pointers = true;        // cuda: run() asks the driver whether each tensor is where a GPU can read it
   bool check_pages = true;           // plan() reads every page id a row can see, so that run() can refuse one that is out of range
 };
 
-/// Memory for partial results. Not given: the engine allocates its own.
+/// Memory for partial results, of the device that the engine runs on. Not given: the engine allocates its own.
 struct Workspace {
-  void* data = nullptr;  // 64-byte aligned
+  void* data = nullptr;  // 64-byte aligned (cuda: 256)
   int64_t bytes = 0;
 };
 
@@ -129,10 +135,23 @@ class Engine {
   /// Bytes of the workspace in use: workspace_size() of its spec, capacity and options.
   int64_t workspace_bytes() const;
 
+  /// Where it runs: cpu or cuda.
+  Backend backend() const;
+  /// Ordinal of the GPU; -1 on the CPU, or without a device (options.cuda_arch).
+  int32_t device() const;
+
   /// Plans a step. Reads host memory only; `batch` may be freed afterwards (its page ids must stay where run() finds them).
   Plan plan(const Batch& batch);
+  /// Plans a step into `plan`, which keeps its device memory: what a captured graph reads. After an error the old step is still there.
+  void replan(Plan& plan, const Batch& batch);
 
-  /// Computes attention for all query tokens of the plan. `stream`: nullptr on the CPU. Returns when done (CPU).
+  /// Starts the step's one copy to the device, in `stream` (a CUstream or cudaStream_t; nullptr: the default stream). run() does it itself
+  /// where this has not been called; a graph holds launches alone, so before a capture and before every replay call this, with the stream
+  /// of the replay. On the CPU it does nothing.
+  void upload(Plan& plan, void* stream = nullptr);
+
+  /// Computes attention for all query tokens of the plan. CPU: returns when done; `stream` is nullptr. GPU: puts the launch into `stream`
+  /// and returns; may be captured. Runs of one engine are put in order, whatever their streams (they share its workspace).
   void run(const Plan& plan, const RunTensors& tensors, void* stream = nullptr);
 
   /// What was considered for this engine and why: kernels, tiles, packed rows, FLOP a byte.
@@ -143,7 +162,8 @@ class Engine {
   std::unique_ptr<api::EngineState> state_;
 };
 
-/// One call for one step: makes an engine of exactly the batch's size, plans and runs it.
-void attention(const AttentionSpec& spec, const Batch& batch, const RunTensors& tensors, const EngineOptions& options = {});
+/// One call for one step: makes an engine of exactly the batch's size, plans and runs it. Returns when done, on a GPU too.
+void attention(const AttentionSpec& spec, const Batch& batch, const RunTensors& tensors, const EngineOptions& options = {},
+               void* stream = nullptr);
 
 }  // namespace kvloom

@@ -63,8 +63,8 @@ int32_t kvloom_abi(void);
 
 enum { KVLOOM_F32 = 0, KVLOOM_F16 = 1, KVLOOM_BF16 = 2, KVLOOM_E4M3 = 3, KVLOOM_E5M2 = 4 };
 
-/* A strided view of caller-owned memory with the layout of DLPack's DLTensor: a DLTensor* may be passed for it. Device: CPU (1), or pinned
- * host memory (3). dtype codes are DLPack's (float 2, bfloat 4, e4m3fn 10, e5m2 12; lanes 1). strides in elements; NULL: row-major,
+/* A strided view of caller-owned memory with the layout of DLPack's DLTensor: a DLTensor* may be passed for it. Device: CPU (1), pinned
+ * host memory (3); for engines on a GPU CUDA (2), pinned (3) or managed (13). dtype codes are DLPack's (float 2, bfloat 4, e4m3fn 10, e5m2 12; lanes 1). strides in elements; NULL: row-major,
  * contiguous. The last dimension must be contiguous. At most 4 dimensions. */
 typedef struct kvloom_tensor {
   void* data;
@@ -147,14 +147,15 @@ typedef struct kvloom_capacity {
   int32_t max_groups;       /* row groups; 0: derived */
 } kvloom_capacity;
 
-enum { KVLOOM_CPU = 0 };
+/* AUTO: a GPU if there is one that runs the spec, else the CPU; kvloom_engine_backend says which. */
+enum { KVLOOM_CPU = 0, KVLOOM_CUDA = 1, KVLOOM_AUTO = 2 };
 enum { KVLOOM_NO_SPLIT = 0, KVLOOM_HEAP = 1, KVLOOM_STREAM = 2, KVLOOM_FILL = 3, KVLOOM_FIXED_SPLIT = 4, KVLOOM_AUTOMATIC = 5 };
 enum { KVLOOM_LEVELS_OFF = 0, KVLOOM_LEVELS_AUTOMATIC = 1 };
 
-/* Defaults: CPU, all cores, automatic policy and levels, pages checked. */
+/* Defaults: CPU, all cores, automatic policy and levels, pages and pointers checked, current device. */
 typedef struct kvloom_options {
   uint32_t struct_size;
-  int32_t backend;        /* KVLOOM_CPU */
+  int32_t backend;        /* KVLOOM_CPU, KVLOOM_CUDA, KVLOOM_AUTO */
   int32_t threads;        /* 0: one a core, shared by all such engines of the process */
   int32_t num_ctas;       /* 0: the backend's own; equal numbers give equal bits */
   int32_t policy;         /* how work is split; FIXED_SPLIT: a request's bits do not depend on its batch */
@@ -162,6 +163,9 @@ typedef struct kvloom_options {
   int32_t split_tokens;   /* FIXED_SPLIT: chunk, tokens; 0: the backend's own */
   int32_t check_pages;    /* plan reads every page id that a row can see, and run refuses one out of range */
   const char* cpu_target; /* "avx512", "avx2", "portable"; NULL: the best of this machine */
+  int32_t device;         /* CUDA: ordinal; -1: that of the calling thread's current context, else 0 */
+  int32_t check_pointers; /* CUDA: run asks the driver whether a GPU can read each array */
+  const char* cuda_arch;  /* CUDA: "sm_90a": plan and explain for it without a device, run is refused; NULL: the device's */
 } kvloom_options;
 
 /* Set struct_size and the defaults; `struct_size` is sizeof the caller's struct. NULL is ignored. */
@@ -180,7 +184,8 @@ typedef struct kvloom_plan kvloom_plan;
 kvloom_status kvloom_workspace_size(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options,
                                     int64_t* bytes);
 
-/* Makes an engine. workspace: 64-byte aligned, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be
+/* Makes an engine; on a GPU its kernel is compiled, or found in the cache, now. workspace: 64-byte aligned host memory, or 256-byte aligned
+ * device memory, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be
  * shared by engines that never run at once; NULL and 0: the engine's own memory. options NULL: defaults.
  * Errors: INVALID_ARGUMENT (field named), UNSUPPORTED (every kernel considered, with its reason), OUT_OF_MEMORY, MISMATCH (workspace too
  * small: both numbers named). */
@@ -190,6 +195,10 @@ void kvloom_engine_destroy(kvloom_engine* engine);
 
 /* The key of the kernel that runs it ("attend.cpu-avx2.bf16.d128.paged.causal"), owned by the engine; NULL for NULL. */
 const char* kvloom_engine_kernel_key(const kvloom_engine* engine);
+/* KVLOOM_CPU or KVLOOM_CUDA; -1 for NULL. */
+int32_t kvloom_engine_backend(const kvloom_engine* engine);
+/* Ordinal of the engine's GPU; -1 where it has none. */
+int32_t kvloom_engine_device(const kvloom_engine* engine);
 /* Kernels considered and why they were declined, tiles, FLOP a byte, the roof that binds. */
 kvloom_status kvloom_engine_explain(const kvloom_engine* engine, char** text);
 
@@ -236,9 +245,13 @@ void kvloom_batch_init(kvloom_batch* batch, size_t struct_size);
 
 /* Plans a step. Errors: INVALID_ARGUMENT (request and value named), OVER_CAPACITY. Empty batches, q_len 0 and kv_len 0 are valid. */
 kvloom_status kvloom_plan_create(kvloom_engine* engine, const kvloom_batch* batch, kvloom_plan** plan);
-/* Plans another step into the same handle; allocates nothing once two steps were planned. After an error the old step is still there. */
+/* Plans another step into the same handle, whose device memory stays where it is (captured graphs read it); allocates nothing once two steps
+ * were planned. After an error the old step is still there. */
 kvloom_status kvloom_plan_update(kvloom_engine* engine, kvloom_plan* plan, const kvloom_batch* batch);
 void kvloom_plan_destroy(kvloom_plan* plan);
+/* CUDA: starts the step's one copy to the device, in `stream`; run does it where this was not called. A captured graph holds launches alone:
+ * call it before the capture begins and, after every update, before the replay, with the replay's stream. CPU: does nothing. */
+kvloom_status kvloom_plan_upload(kvloom_engine* engine, kvloom_plan* plan, void* stream);
 
 /* The plan's bytes (docs/plan_format.md), owned by the plan: equal input gives equal bytes on every machine. */
 kvloom_status kvloom_plan_bytes(const kvloom_plan* plan, const void** data, int64_t* size);
@@ -285,11 +298,13 @@ typedef struct kvloom_run_tensors {
 } kvloom_run_tensors;
 void kvloom_run_tensors_init(kvloom_run_tensors* tensors, size_t struct_size);
 
-/* Attention of all query tokens of the plan; returns when O and LSE are written. stream: NULL on the CPU. A row that keeps nothing gives
+/* Attention of all query tokens of the plan. CPU: returns when O and LSE are written; stream is NULL. CUDA: puts the launch into `stream` (a
+ * cudaStream_t or CUstream; NULL: the default stream) and returns; every array is in device memory; may be captured. Runs of one engine are
+ * put in order whatever their streams. A row that keeps nothing gives
  * O = 0, LSE = -inf (with a sink LSE = sink). Errors: INVALID_ARGUMENT (tensor and field named), MISMATCH (plan of another engine). */
 kvloom_status kvloom_run(kvloom_engine* engine, const kvloom_plan* plan, const kvloom_run_tensors* tensors, void* stream);
 
-/* One call for one step: makes an engine of the batch's size, plans and runs. options NULL: defaults. */
+/* One call for one step: makes an engine of the batch's size, plans and runs; returns when done. options NULL: defaults. */
 kvloom_status kvloom_attention(const kvloom_spec* spec, const kvloom_batch* batch, const kvloom_run_tensors* tensors,
                                const kvloom_options* options);
 

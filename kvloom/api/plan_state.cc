@@ -16,9 +16,10 @@ std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what
   return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
 }
 
-void PlanState::erase() {
-  if (!written) return;
-  const PlanView v = view();
+void PlanState::erase(int index) {
+  if (!written[index]) return;
+  char* const data = block(index);
+  const PlanView v = view_plan(data);
   const auto zero = [](auto span) {
     std::memset(const_cast<void*>(static_cast<const void*>(span.data)), 0, size_t(span.size) * sizeof span[0]);
   };
@@ -29,8 +30,25 @@ void PlanState::erase() {
   zero(v.units);
   zero(v.entries);
   zero(v.touches);
-  std::memset(buffer.get(), 0, sizeof(PlanHeader));
-  written = false;
+  std::memset(data, 0, sizeof(PlanHeader));
+  written[index] = false;
+}
+
+char* PlanState::open_block() {
+  const int index = next();
+  if (cuda) cuda->wait_for_block(index);
+  erase(index);
+  return block(index);
+}
+
+void PlanState::take_block(PlannedStep&& step) {
+  now = next();
+  written[now] = true;
+  static_cast<PlannedStep&>(*this) = std::move(step);
+  if (!cuda) return;
+  bool classes[2] = {false, false};
+  for (const WorkItem& item : view().items) classes[item.kernel_class] = true;
+  cuda->take_block(now, classes[0], classes[1], {mask_columns.data(), int64_t(mask_columns.size())});
 }
 
 std::unique_ptr<PlanState> PlanPool::take() {
@@ -74,7 +92,7 @@ const api::PlanState& Plan::state() const {
 }
 
 PlanView Plan::view() const { return state().view(); }
-Span<const char> Plan::bytes() const { return {state().buffer.get(), view().header->total_bytes}; }
+Span<const char> Plan::bytes() const { return {reinterpret_cast<const char*>(view().header), view().header->total_bytes}; }
 uint64_t Plan::graph_key() const { return view().header->graph_key; }
 const std::string& Plan::kernel_key() const { return state().kernel_key; }
 int64_t Plan::total_tokens() const { return state().total_tokens; }

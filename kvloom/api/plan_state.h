@@ -3,7 +3,9 @@
 
 #include "kvloom/api/engine.h"
 #include "kvloom/api/page_use.h"
+#include "kvloom/runtime/launch_cuda.h"
 
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -17,17 +19,8 @@ struct AlignedFree {
 /// Memory on a 64-byte boundary, not initialised. Throws out_of_memory; `what` is named in the message.
 std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what);
 
-/// One planned step.
-struct PlanState {
-  std::unique_ptr<char, AlignedFree> buffer;
-  std::shared_ptr<PlanPool> pool;  // where this state returns to; empty while it rests there
-
-  // Of the engine: set once, when the state is made.
-  uint64_t engine_id = 0;
-  AttentionSpec spec;
-  std::string kernel_key;
-
-  // Of the step.
+/// What run() has to know about a step, apart from the plan buffer.
+struct PlannedStep {
   int32_t num_requests = 0;
   int64_t total_tokens = 0;
   IndexView pages;  // the batch's: read by run() where its own `pages` is not given
@@ -37,11 +30,33 @@ struct PlanState {
   std::vector<int32_t> q_len;         // [num_requests]; custom mask only
   std::vector<int32_t> mask_columns;  // [num_requests]; custom mask only
   std::string notes;                  // levels found and not taken
+};
 
-  PlanView view() const { return view_plan(buffer.get()); }
-  /// Zeroes what the last step wrote. Between the sections a buffer stays zero, so equal steps have equal bytes whatever came before.
-  void erase();
-  bool written = false;  // the buffer holds a plan
+/// A plan handle's memory and the step in it. On a GPU there are two host blocks that take turns: one is written while the other's copy to
+/// the device may be under way.
+struct PlanState : PlannedStep {
+  std::shared_ptr<PlanPool> pool;  // where this state returns to; empty while it rests there
+
+  // Of the engine: set once, when the state is made.
+  uint64_t engine_id = 0;
+  AttentionSpec spec;
+  std::string kernel_key;
+  std::unique_ptr<char, AlignedFree> own_block;  // CPU
+  std::unique_ptr<runtime::CudaPlan> cuda;       // GPU
+
+  PlanView view() const { return view_plan(block(now)); }
+  char* block(int index) const { return cuda ? cuda->host_block(index) : own_block.get(); }
+  /// The block that the next step goes into, all zeros: between the sections a buffer stays zero, so equal steps have equal bytes whatever
+  /// came before.
+  char* open_block();
+  /// The block of the last open_block() holds the step from now on.
+  void take_block(PlannedStep&& step);
+
+ private:
+  int next() const { return cuda ? 1 - now : 0; }
+  void erase(int index);
+  int now = 0;
+  bool written[2] = {false, false};  // the block holds a plan
 };
 
 /// The free list. Shared by an engine and its plans, so that either may go first.

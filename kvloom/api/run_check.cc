@@ -48,16 +48,18 @@ void check_page_use(const PageUse& use, bool ragged, int64_t num_pages) {
 }
 
 /// Sets the page ids of `p`: those given to run, else those the plan was made from; reads them again if they are elsewhere.
-void take_pages(const PlanState& plan, const RunTensors& t, AttendParams& p) {
+void take_pages(const PlanState& plan, const RunTensors& t, bool on_gpu, AttendParams& p) {
   if (plan.spec.storage == Storage::ragged) {
     require(!t.pages.given(), "run: pages: got page ids with ragged storage, wanted none; set spec.storage to paged");
     return check_page_use(plan.use, true, p.kv.num_pages);
   }
+  require(!on_gpu || t.pages.given() || plan.use.entries_end == 0,
+          "run: pages: got none, wanted the page ids in device memory; the plan was made from the host's");
   p.pages = t.pages.given() ? t.pages : plan.pages;
   require(p.pages.size >= plan.use.entries_end,
           "run: pages: got {} entries, wanted at least {}; give the page ids that the plan was made from", p.pages.size,
           plan.use.entries_end);
-  const bool same = p.pages.data == plan.pages.data && p.pages.is_64 == plan.pages.is_64;
+  const bool same = on_gpu || (p.pages.data == plan.pages.data && p.pages.is_64 == plan.pages.is_64);
   if (!plan.ids_read) return;
   check_page_use(same ? plan.use : find_page_use(plan.spec, plan.view(), p.pages, true), false, p.kv.num_pages);
 }
@@ -79,14 +81,14 @@ void check_mask(const PlanState& plan, const RunTensors& t) {
   }
 }
 
-VariantParams variant_params(const PlanState& plan, const RunTensors& t) {
+VariantParams variant_params(const PlanState& plan, const RunTensors& t, bool on_gpu) {
   const VariantSpec& spec = plan.spec.variant;
   check_pointer(t.alibi_slopes, spec.alibi, "alibi_slopes", "variant.alibi");
   check_pointer(t.sink, spec.sink, "sink", "variant.sink");
   check_pointer(t.mask, spec.custom_mask, "mask", "variant.custom_mask");
   check_pointer(t.mask_indptr, spec.custom_mask, "mask_indptr", "variant.custom_mask");
-  check_scales(t.scale, plan.spec.q_dtype, plan.spec.kv_dtype, plan.spec.num_kv_heads, "run");
-  if (spec.custom_mask) check_mask(plan, t);
+  check_scales(t.scale, plan.spec.q_dtype, plan.spec.kv_dtype, plan.spec.num_kv_heads, "run", !on_gpu);
+  if (spec.custom_mask && !on_gpu) check_mask(plan, t);
   VariantParams v;
   v.sm_scale = plan.spec.sm_scale > 0.0f ? plan.spec.sm_scale : float(1.0 / std::sqrt(double(plan.spec.head_dim_qk)));
   v.soft_cap = spec.soft_cap;
@@ -102,9 +104,61 @@ VariantParams variant_params(const PlanState& plan, const RunTensors& t) {
   return v;
 }
 
+constexpr int64_t kGpuAlign = 16;  // bytes that a GPU kernel copies at a time
+
+/// Addresses and strides that 16-byte copies can start at.
+void check_vectors(const Tensor& t, const char* name) {
+  const int64_t size = size_of(t.dtype);
+  require(t.data == nullptr || reinterpret_cast<uintptr_t>(t.data) % kGpuAlign == 0,
+          "run: {}: address: got {}, wanted a multiple of {} bytes; GPU kernels copy as much at a time", name, t.data, kGpuAlign);
+  for (int32_t d = 0; d + 1 < t.ndim; ++d) {
+    require(stride_of(t, d) * size % kGpuAlign == 0, "run: {}: stride[{}]: got {} elements of {} bytes, wanted a multiple of {} bytes",
+            name, d, t.stride[d], size, kGpuAlign);
+  }
+}
+
+constexpr int32_t kDlCpu = 1, kDlCuda = 2;
+
+/// Where the tensors say that they are (0: they don't), and on a GPU how they are aligned.
+void check_places(const RunTensors& t, bool on_gpu) {
+  for (const auto& [tensor, name] : {std::pair{&t.q, "q"}, {&t.k, "k"}, {&t.v, "v"}, {&t.o, "o"}, {&t.lse, "lse"}}) {
+    require(
+        tensor->device_type != (on_gpu ? kDlCpu : kDlCuda), "run: {}: device_type: got {} ({}), wanted {}", name, tensor->device_type,
+        on_gpu ? "CPU" : "CUDA",
+        on_gpu ? "device memory; copy the tensor to the device" : "host memory; copy the tensor to the host, or make the engine for cuda");
+    if (on_gpu && tensor != &t.lse) check_vectors(*tensor, name);
+  }
+}
+
+/// Every array that the kernel will read or write, shown to the driver.
+void check_addresses(const AttendParams& p) {
+  const VariantParams& v = p.variant;
+  const std::pair<const void*, const char*> all[] = {{p.q, "q"},
+                                                     {p.kv.k, "k"},
+                                                     {p.kv.v, "v"},
+                                                     {p.o, "o"},
+                                                     {p.lse, "lse"},
+                                                     {p.pages.data, "pages"},
+                                                     {p.page_pos, "page_pos"},
+                                                     {v.alibi_slopes, "alibi_slopes"},
+                                                     {v.sink, "sink"},
+                                                     {v.mask, "mask"},
+                                                     {v.mask_indptr, "mask_indptr"},
+                                                     {v.scale.k_per_head, "scale.k_per_head"},
+                                                     {v.scale.v_per_head, "scale.v_per_head"}};
+  for (const auto& [address, name] : all) {
+    if (address != nullptr) check_device_pointer(address, "run", name);
+  }
+}
+
 }  // namespace
 
-void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where) {
+void check_device_pointer(const void* p, const char* where, const char* name) {
+  require(runtime::place_of(p) != runtime::MemoryPlace::host,
+          "{}: {}: got host memory ({}), wanted memory that the GPU can read; copy it to the device", where, name, p);
+}
+
+void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where, bool arrays_here) {
   const auto check = [&](float value, const char* name, DType dtype) {
     require(std::isfinite(value) && value > 0.0f, "{}: scale.{}: got {}, wanted a finite number above 0", where, name, value);
     require(is_fp8(dtype) || value == 1.0f, "{}: scale.{}: got {} with {}, wanted 1; only fp8 tensors have a scale", where, name, value,
@@ -116,7 +170,7 @@ void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads,
   for (const auto& [values, name] : {std::pair{s.k_per_head, "k_per_head"}, std::pair{s.v_per_head, "v_per_head"}}) {
     if (values == nullptr) continue;
     require(is_fp8(kv), "{}: scale.{}: got an array with {}, wanted none; only fp8 tensors have a scale", where, name, name_of(kv));
-    for (int32_t h = 0; h < num_kv_heads; ++h) {
+    for (int32_t h = 0; arrays_here && h < num_kv_heads; ++h) {
       require(std::isfinite(values[h]) && values[h] > 0.0f, "{}: scale.{}[{}]: got {}, wanted a finite number above 0", where, name, h,
               values[h]);
     }
@@ -147,12 +201,14 @@ CacheView checked_cache(const Tensor& given, const char* where, const char* name
   return {stride_of(t, 0), stride_of(t, token), stride_of(t, 3 - token), t.shape[0]};
 }
 
-AttendParams checked_params(const PlanState& plan, const RunTensors& t) {
+AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend backend, bool ask_driver) {
   const AttentionSpec& s = plan.spec;
+  const bool on_gpu = backend == Backend::cuda;
   check_rows(plan, t);
   const CacheView k = checked_cache(t.k, "run", "k", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_qk, s.kv_dtype);
   const CacheView v = checked_cache(t.v, "run", "v", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_vo, s.kv_dtype);
   check_overlaps(t);
+  check_places(t, on_gpu);
   AttendParams p;
   p.q = t.q.data;
   p.q_token = stride_of(t.q, 0);
@@ -166,12 +222,13 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t) {
     p.lse_head = stride_of(t.lse, 1);
   }
   p.kv = {t.k.data, t.v.data, k.page, k.token, k.head, v.page, v.token, v.head, min_of(k.num_pages, v.num_pages)};
-  take_pages(plan, t, p);
+  take_pages(plan, t, on_gpu, p);
   const bool has_pages = plan.pages.size > 0;  // a step without KV has no positions to point at
   check_pointer(t.page_pos, plan.kv_position == KvPosition::page_table && has_pages, "page_pos", "KvPosition::page_table");
   p.page_pos = t.page_pos;
-  p.variant = variant_params(plan, t);
+  p.variant = variant_params(plan, t, on_gpu);
   p.bare_state = t.bare_state;
+  if (on_gpu && ask_driver) check_addresses(p);
   return p;
 }
 

@@ -7,11 +7,16 @@
 
 namespace kvloom::api {
 
-/// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy".
-AttendParams checked_params(const PlanState& plan, const RunTensors& tensors);
+/// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy". On cuda no array of the caller's is read here; page ids
+/// are judged by those that the plan was made from, and with `ask_driver` every address is shown to the driver.
+AttendParams checked_params(const PlanState& plan, const RunTensors& tensors, Backend backend, bool ask_driver);
 
-/// Scales are for quantised tensors: refuses any that would be dropped, and any that is not a finite number above 0.
-void check_scales(const ScaleParams& scale, DType q, DType kv, int32_t num_kv_heads, const char* where);
+/// Throws unless a GPU can read `p`: device, managed or page-locked memory.
+void check_device_pointer(const void* p, const char* where, const char* name);
+
+/// Scales are for quantised tensors: refuses any that would be dropped, and any that is not a finite number above 0. `arrays_here`: the
+/// per-head values are in host memory and are looked at too.
+void check_scales(const ScaleParams& scale, DType q, DType kv, int32_t num_kv_heads, const char* where, bool arrays_here = true);
 
 /// Checks K or V as `layout` and `spec` want it ("run: k") and returns its strides and number of pages.
 struct CacheView {

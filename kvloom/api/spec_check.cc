@@ -109,7 +109,12 @@ void check_capacity(const Capacity& c, const AttentionSpec& spec) {
 }
 
 void check_options(const EngineOptions& o) {
-  require(o.backend == Backend::cpu, "Engine: options.backend: got {}, wanted cpu (0)", int(o.backend));
+  require(o.backend >= Backend::cpu && o.backend <= Backend::automatic,
+          "Engine: options.backend: got {}, wanted cpu (0), cuda (1) or automatic (2)", int(o.backend));
+  require(o.device >= -1, "Engine: options.device: got {}, wanted the ordinal of a GPU, or -1 for that of the current context", o.device);
+  require(o.cuda_arch == nullptr || o.backend == Backend::cuda,
+          "Engine: options.cuda_arch: got {} with backend {}, wanted it with cuda alone", o.cuda_arch != nullptr ? o.cuda_arch : "",
+          name_of(o.backend));
   require(o.threads >= 0 && o.threads <= 4096, "Engine: options.threads: got {}, wanted 1 .. 4096, or 0 for one a core", o.threads);
   require(o.num_ctas >= 0 && o.num_ctas <= 65535, "Engine: options.num_ctas: got {}, wanted 1 .. 65535, or 0 for the backend's own",
           o.num_ctas);

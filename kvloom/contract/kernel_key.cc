@@ -1,6 +1,78 @@
 #include "kvloom/contract/kernel_key.h"
 
+#include <cstdlib>
+
 namespace kvloom {
+namespace {
+
+bool parse_dtype(const std::string& word, DType& out) {
+  for (int t = 0; t < kNumDTypes; ++t) {
+    if (word != name_of(DType(t))) continue;
+    out = DType(t);
+    return true;
+  }
+  return false;
+}
+
+/// "d128", "d576-512".
+bool parse_dims(const std::string& word, AttentionSpec& s) {
+  if (word.size() < 2 || word[0] != 'd' || word.find_first_not_of("0123456789-", 1) != std::string::npos) return false;
+  s.head_dim_qk = s.head_dim_vo = std::atoi(word.c_str() + 1);
+  const size_t dash = word.find('-');
+  if (dash != std::string::npos) s.head_dim_vo = std::atoi(word.c_str() + dash + 1);
+  return s.head_dim_qk > 0 && s.head_dim_vo > 0;
+}
+
+bool parse_word(const std::string& word, ParsedKey& k) {
+  AttentionSpec& s = k.spec;
+  VariantSpec& v = s.variant;
+  if (word.rfind("kv-", 0) == 0) return parse_dtype(word.substr(3), s.kv_dtype);
+  if (word.rfind("o-", 0) == 0) return parse_dtype(word.substr(2), s.o_dtype);
+  if (parse_dims(word, s)) return true;
+  if (word == "paged" || word == "ragged") return s.storage = word == "paged" ? Storage::paged : Storage::ragged, true;
+  if (word == "causal") return v.range.causal = true;
+  if (word == "window") return v.range.left = 127, true;
+  if (word == "alibi") return v.alibi = true;
+  if (word == "softcap") return v.soft_cap = 30.0f, true;
+  if (word == "mask") return v.custom_mask = true;
+  if (word == "sink") return v.sink = true;
+  if (word == "sigmoid") return v.reduction = Reduction::sum, true;
+  if (word == "rope-interleaved") return v.rope.mode = RopeMode::interleaved, true;
+  if (word == "rope-half") return v.rope.mode = RopeMode::half_split, true;
+  if (word == "fixed-split") return k.fixed_split = true;
+  return false;
+}
+
+}  // namespace
+
+ParsedKey parse_kernel_key(const std::string& key) {
+  ParsedKey k;
+  k.spec.num_qo_heads = k.spec.num_kv_heads = 1;
+  int32_t number = 0;
+  for (size_t begin = 0; begin <= key.size(); ++number) {
+    const size_t end = key.find('.', begin) == std::string::npos ? key.size() : key.find('.', begin);
+    const std::string word = key.substr(begin, end - begin);
+    begin = end + 1;
+    bool known = true;
+    if (number == 0) {
+      k.task = word;
+    } else if (number == 1) {
+      k.family = word;
+    } else if (number == 2) {
+      known = parse_dtype(word, k.spec.q_dtype);
+      k.spec.kv_dtype = k.spec.o_dtype = k.spec.q_dtype;
+    } else {
+      known = parse_word(word, k);
+    }
+    if (!known && k.fault.empty()) k.fault = word.empty() ? "an empty word" : word;
+  }
+  // The one spelling, or none at all: words out of order, twice or missing.
+  std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec);
+  if (k.fixed_split) same += ".fixed-split";
+  if (k.fault.empty() && same != key) k.fault = same.empty() ? key : "its order: the spelling is " + same;
+  if (k.spec.storage == Storage::ragged) k.spec.page_size = 1;
+  return k;
+}
 
 std::string kernel_key(const char* task, const char* family, const AttentionSpec& s) {
   std::string key = task;

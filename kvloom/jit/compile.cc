@@ -32,6 +32,8 @@ const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {
   return *nvrtc;
 }
 
+constexpr int kSplitCompileMajor = 13;  // the first that knows the option
+
 bool is_quiet() { return environment("KVLOOM_JIT_QUIET") == "1"; }
 
 void say_waiting(const std::string& key) {
@@ -85,7 +87,8 @@ std::string compile_unit(const Unit& unit, const std::string& arch, std::string&
   check_arch(arch);
   const Nvrtc& nvrtc = nvrtc_for(unit.key, arch);
   const std::vector<SourceText> headers = headers_of(unit.text);
-  const std::vector<std::string> options = options_of(arch);
+  std::vector<std::string> options = options_of(arch);
+  if (nvrtc.major() >= kSplitCompileMajor) options.push_back("--split-compile=0");  // the entries side by side; the same code comes out
   Compiled c = nvrtc.compile(unit.text, unit.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
   log = std::move(c.log);
   if (c.ok) return std::move(c.cubin);

@@ -1,6 +1,7 @@
 #include "kvloom/jit/driver.h"
 
 #include "kvloom/support/check.h"
+#include "kvloom/support/files.h"
 
 namespace kvloom::jit {
 namespace {
@@ -90,9 +91,11 @@ Search open_driver() {
   Search s;
   Driver& d = s.driver;
   std::string why;
-  d.library = SharedLibrary::open("libcuda.so.1", why);
+  const std::string asked = environment("KVLOOM_CUDA_DRIVER");
+  d.library = SharedLibrary::open(asked.empty() ? "libcuda.so.1" : asked, why);
   if (!d.library) {
-    s.why = "no NVIDIA driver: libcuda.so.1 was not found; install the driver, or use the CPU backend";
+    s.why = asked.empty() ? "no NVIDIA driver: libcuda.so.1 was not found; install the driver, or use the CPU backend"
+                          : kvloom::format("no NVIDIA driver at KVLOOM_CUDA_DRIVER={}: {}; unset it, or use the CPU backend", asked, why);
     return s;
   }
   std::string missing = load_entries(d);
@@ -130,9 +133,7 @@ const Driver& driver() {
   return s.driver;
 }
 
-void check_driver(CuResult result, const char* call, const std::string& what) {
-  if (result == kCuSuccess) [[likely]]
-    return;
+void fail_driver(CuResult result, const char* call, const std::string& what) {
   const std::string text = words_of(search().driver, result);
   const ErrorCode code = result == kCuOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::io;
   fail(code, "cuda: {}: got error {}{}{}", call, text, what.empty() ? "" : "; ", what);

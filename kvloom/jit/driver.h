@@ -76,6 +76,10 @@ const Driver* find_driver(std::string& why);
 const Driver& driver();
 
 /// Throws unless `result` is success: "cuMemAlloc: 2: CUDA_ERROR_OUT_OF_MEMORY: out of memory (what)". Out of memory has its own code.
-void check_driver(CuResult result, const char* call, const std::string& what = "");
+[[noreturn]] void fail_driver(CuResult result, const char* call, const std::string& what);
+inline void check_driver(CuResult result, const char* call, const char* what = "") {
+  if (result != kCuSuccess) [[unlikely]] fail_driver(result, call, what);
+}
+inline void check_driver(CuResult result, const char* call, const std::string& what) { check_driver(result, call, what.c_str()); }
 
 }  // namespace kvloom::jit

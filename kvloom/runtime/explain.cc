@@ -5,9 +5,6 @@
 namespace kvloom::runtime {
 namespace {
 
-/// Bytes that a core reads from memory in a cycle when all of them read: a nominal figure, good to a factor of two, for the ridge only.
-constexpr double kNominalBytesPerCycle = 3.0;
-
 struct Intensity {
   double flop_per_byte;  // of KV: Q, O and partials are read and written once and left out
   const char* roof;
@@ -16,7 +13,7 @@ struct Intensity {
 Intensity intensity(const AttentionSpec& spec, const AttendKernel& kernel, int64_t packed_rows) {
   const double dims = double(spec.head_dim_qk) + spec.head_dim_vo;
   const double flop = 2.0 * double(packed_rows) * dims, bytes = dims * size_of(spec.kv_dtype);
-  const double ridge = kernel.flop_per_cycle / kNominalBytesPerCycle;
+  const double ridge = double(kernel.flop_per_cycle) / kernel.bytes_per_cycle;
   return {flop / bytes, flop / bytes < ridge ? "memory" : "compute"};
 }
 
@@ -31,6 +28,11 @@ std::string class_line(const char* name, const KernelClass& c) {
 std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const Choice& choice) {
   const Candidate& winner = choice.winner();
   std::string text = kvloom::format("kernel   {}\n", winner.key);
+  if (choice.on_gpu()) {
+    const GpuTarget& g = choice.gpu;
+    text += g.device >= 0 ? kvloom::format("device   {}: {}, {}, {} SMs\n", g.device, g.name, g.arch, g.num_sms)
+                          : kvloom::format("device   none: chosen for {} alone (as {}: {} SMs)\n", g.arch, g.name, g.num_sms);
+  }
   for (const Candidate& c : choice.candidates) {
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }
@@ -40,8 +42,9 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
   const int64_t group = spec.group_size();
   const Intensity decode = intensity(spec, *winner.kernel, group);
   const Intensity tile = intensity(spec, *winner.kernel, config.classes[1].tile_rows);
-  text += kvloom::format("roof     ridge about {:.0f} FLOP a byte (nominal: {} FLOP and {:.0f} bytes a cycle)\n",
-                         winner.kernel->flop_per_cycle / kNominalBytesPerCycle, winner.kernel->flop_per_cycle, kNominalBytesPerCycle);
+  text += kvloom::format("roof     ridge about {:.0f} FLOP a byte (nominal: {} FLOP and {} bytes a cycle)\n",
+                         double(winner.kernel->flop_per_cycle) / winner.kernel->bytes_per_cycle, winner.kernel->flop_per_cycle,
+                         winner.kernel->bytes_per_cycle);
   text +=
       kvloom::format("  one new token  {} packed rows a KV head, {:.1f} FLOP a byte: {} binds\n", group, decode.flop_per_byte, decode.roof);
   text += kvloom::format("  compute tile   {} packed rows, {:.1f} FLOP a byte: {} binds\n", config.classes[1].tile_rows, tile.flop_per_byte,

@@ -2,6 +2,8 @@
 
 #include "kvloom/contract/kernel_key.h"
 #include "kvloom/cpu/attend.h"
+#include "kvloom/runtime/device.h"
+#include "kvloom/runtime/sm80.h"
 #include "kvloom/support/check.h"
 
 namespace kvloom::runtime {
@@ -21,18 +23,11 @@ std::string cpu_refusal(const AttentionSpec& spec) {
 }
 
 constexpr AttendKernel kAttendKernels[] = {
-    {"cpu-avx512", cpu::Target::avx512, 64, cpu_refusal, cpu::attend},
-    {"cpu-avx2", cpu::Target::avx2, 32, cpu_refusal, cpu::attend},
-    {"cpu-portable", cpu::Target::portable, 8, cpu_refusal, cpu::attend},
+    {"sm80", Backend::cuda, 2048, 36, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
+    {"cpu-avx512", Backend::cpu, 64, 3, cpu::Target::avx512, cpu_refusal, cpu::attend},
+    {"cpu-avx2", Backend::cpu, 32, 3, cpu::Target::avx2, cpu_refusal, cpu::attend},
+    {"cpu-portable", Backend::cpu, 8, 3, cpu::Target::portable, cpu_refusal, cpu::attend},
 };
-
-/// Why `kernel` can't run `spec` here; "" if it can.
-std::string why_not(const AttendKernel& kernel, const AttentionSpec& spec) {
-  if (!cpu::is_available(kernel.target)) {
-    return kvloom::format("this processor (or this build) has no {}", cpu::name_of(kernel.target));
-  }
-  return kernel.refusal(spec);
-}
 
 /// The target that must be used: the caller's word, else what the processor (or KVLOOM_CPU_TARGET) says is best.
 cpu::Target wanted_target(const char* wanted) {
@@ -45,23 +40,68 @@ cpu::Target wanted_target(const char* wanted) {
        wanted, names);
 }
 
+/// The GPU in question. False: there is none; `why` says so.
+bool find_gpu(const Wanted& wanted, GpuTarget& gpu, std::string& why) {
+  if (wanted.cuda_arch != nullptr) return gpu = typical_target(wanted.cuda_arch), true;
+  if (wanted.backend == Backend::cpu) return why = "the caller asked for cpu", false;
+  if (Device::count(why) == 0) return false;
+  gpu = Device::get(wanted.device >= 0 ? wanted.device : Device::current_ordinal()).target();
+  return true;
+}
+
+/// What stands between a kernel and this call; "" if nothing does.
+class Judge {
+ public:
+  Judge(const AttentionSpec& spec, const Wanted& wanted)
+      : spec_(spec), wanted_(wanted), has_gpu_(find_gpu(wanted, gpu_, no_gpu_)), target_(wanted_target(wanted.cpu_target)) {}
+
+  const GpuTarget& gpu() const { return gpu_; }
+
+  std::string why_not(const AttendKernel& k) const { return k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k); }
+
+ private:
+  std::string why_not_gpu(const AttendKernel& k) const {
+    if (wanted_.backend == Backend::cpu) return "the caller asked for cpu";
+    return has_gpu_ ? k.gpu.refusal(spec_, gpu_, wanted_.fixed_split) : no_gpu_;
+  }
+  std::string why_not_cpu(const AttendKernel& k) const {
+    if (wanted_.backend == Backend::cuda) return "the caller asked for cuda";
+    if (!cpu::is_available(k.target)) return kvloom::format("this processor (or this build) has no {}", cpu::name_of(k.target));
+    const std::string refusal = k.cpu_refusal(spec_);
+    if (!refusal.empty() || k.target == target_) return refusal;
+    if (wanted_.cpu_target != nullptr) return kvloom::format("the caller asked for {}", wanted_.cpu_target);
+    return kvloom::format("{} FLOP a cycle; {} is this machine's target", k.flop_per_cycle, cpu::name_of(target_));
+  }
+
+  const AttentionSpec& spec_;
+  const Wanted& wanted_;
+  GpuTarget gpu_;
+  std::string no_gpu_;
+  bool has_gpu_;
+  cpu::Target target_;
+};
+
 }  // namespace
 
 Span<const AttendKernel> attend_kernels() { return {kAttendKernels, int64_t(std::size(kAttendKernels))}; }
 
-Choice choose_attend(const AttentionSpec& spec, const char* wanted) {
-  const cpu::Target target = wanted_target(wanted);
+Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
+  const Judge judge(spec, wanted);
   Choice choice;
   for (const AttendKernel& kernel : attend_kernels()) {
-    Candidate c{&kernel, kernel_key("attend", kernel.family, spec), why_not(kernel, spec)};
-    if (c.declined.empty() && kernel.target != target) {
-      c.declined = wanted != nullptr
-                       ? kvloom::format("the caller asked for {}", wanted)
-                       : kvloom::format("{} FLOP a cycle; {} is this machine's target", kernel.flop_per_cycle, cpu::name_of(target));
+    Candidate c{&kernel, kernel_key("attend", kernel.family, spec), judge.why_not(kernel)};
+    if (c.declined.empty() && choice.chosen >= 0) {
+      c.declined = kvloom::format("{} runs it faster", choice.winner().kernel->family);
+    } else if (c.declined.empty()) {
+      choice.chosen = int32_t(choice.candidates.size());
+      if (kernel.backend == Backend::cuda) {
+        choice.unit = kernel.gpu.unit(spec, judge.gpu(), wanted.fixed_split);
+        if (wanted.fixed_split) c.key += ".fixed-split";
+      }
     }
-    if (c.declined.empty()) choice.chosen = int32_t(choice.candidates.size());
     choice.candidates.push_back(std::move(c));
   }
+  choice.gpu = judge.gpu();
   if (choice.chosen >= 0) return choice;
   std::string reasons;
   for (const Candidate& c : choice.candidates) reasons += kvloom::format("\n  {}: {}", c.key, c.declined);

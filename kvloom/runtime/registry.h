@@ -2,10 +2,14 @@
 // registry.cc; choosing one is a function of the spec and the machine alone, and every kernel that was not chosen says why.
 #pragma once
 
+#include "kvloom/contract/backend.h"
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
 #include "kvloom/cpu/target.h"
+#include "kvloom/jit/unit.h"
+#include "kvloom/plan/scheduler_config.h"
+#include "kvloom/runtime/gpu_target.h"
 #include "kvloom/support/thread_pool.h"
 
 #include <string>
@@ -17,17 +21,37 @@ namespace kvloom::runtime {
 using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch,
                            ThreadPool& pool, cpu::Target target);
 
-/// One row of the table.
-struct AttendKernel {
-  const char* family;  // "cpu-avx2": the second word of its keys
-  cpu::Target target;
-  int32_t flop_per_cycle;  // of one core, fp32 multiply-adds counted as two: the cost that decides between kernels that could run
-  std::string (*refusal)(const AttentionSpec& spec);  // "" if it runs `spec`, else why not: one clause
-  CpuAttend entry;
+/// What a family of GPU kernels brings: plain functions of the spec and the chip.
+struct GpuFamily {
+  std::string (*refusal)(const AttentionSpec& spec, const GpuTarget& target,
+                         bool fixed_split);  // "" if it runs `spec`, else why not: one clause
+  void (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
+  jit::Unit (*unit)(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 };
 
-/// All attention kernels compiled into this library, whatever the machine.
+/// One row of the table.
+struct AttendKernel {
+  const char* family;       // "cpu-avx2", "sm80": the second word of its keys
+  Backend backend;          // cpu or cuda
+  int32_t flop_per_cycle;   // of one core or SM, multiply-adds counted as two: the cost that decides between kernels that could run
+  int32_t bytes_per_cycle;  // that one core or SM reads from memory when all of them read: nominal, for the ridge in explanations only
+  cpu::Target target = cpu::Target::portable;                  // CPU
+  std::string (*cpu_refusal)(const AttentionSpec&) = nullptr;  // CPU: "" if it runs the spec, else why not
+  CpuAttend entry = nullptr;                                   // CPU
+  GpuFamily gpu = {};                                          // GPU
+};
+
+/// All attention kernels that this library knows, whatever the machine.
 Span<const AttendKernel> attend_kernels();
+
+/// What the caller asks for.
+struct Wanted {
+  Backend backend = Backend::cpu;
+  const char* cpu_target = nullptr;  // by name; nullptr: the best of this machine
+  int32_t device = -1;               // ordinal; -1: the current context's, else 0
+  const char* cuda_arch = nullptr;   // "sm_90a": choose for this architecture, device or not
+  bool fixed_split = false;          // the key says so where a family has kernels of their own for it
+};
 
 /// One kernel that was considered for a spec.
 struct Candidate {
@@ -39,12 +63,15 @@ struct Candidate {
 struct Choice {
   std::vector<Candidate> candidates;
   int32_t chosen = -1;
+  GpuTarget gpu;   // where a GPU was looked at
+  jit::Unit unit;  // GPU: what is compiled; its key leaves out what is data of the kernel
 
   const Candidate& winner() const { return candidates[size_t(chosen)]; }
+  bool on_gpu() const { return winner().kernel->backend == Backend::cuda; }
 };
 
-/// Picks the kernel for `spec`. `wanted`: a target by name ("avx2"), or nullptr for the best of this machine.
-/// Throws invalid_argument (no such target) or unsupported (every candidate with its reason).
-Choice choose_attend(const AttentionSpec& spec, const char* wanted);
+/// Picks the kernel for `spec`. Throws invalid_argument (no such target, device or architecture) or unsupported (every candidate with its
+/// reason).
+Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted);
 
 }  // namespace kvloom::runtime

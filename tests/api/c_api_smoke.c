@@ -1,6 +1,7 @@
 /* The C interface, compiled as C99: every function once, and every kind of failure. Returns 0, or the line of the first surprise. */
 #include "kvloom/api/kvloom.h"
 
+#include <stddef.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -198,7 +199,10 @@ static int other_headers(void) {
   EXPECT(kvloom_workspace_size(&spec, &capacity, &longer.known, &bytes) == KVLOOM_OK && bytes == plain);
   longer.unknown = 1;
   EXPECT(kvloom_workspace_size(&spec, &capacity, &longer.known, &bytes) == KVLOOM_UNSUPPORTED);
-  options.struct_size = sizeof options - 8; /* shorter than the first release: garbage */
+  options.struct_size = offsetof(kvloom_options, device); /* a caller of the first release */
+  options.device = 77;
+  EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_OK && bytes == plain);
+  options.struct_size = offsetof(kvloom_options, device) - 8; /* shorter: garbage */
   EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_INVALID_ARGUMENT);
   return 0;
 }

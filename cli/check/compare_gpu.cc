@@ -1,0 +1,90 @@
+// The bounds of runs on tensor cores: compare.h says what they are and why.
+#include "cli/check/compare.h"
+#include "kvloom/support/check.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvloom::check {
+namespace {
+
+struct Bounds {
+  double whole, row, floor, lse;
+};
+
+bool rounds_to_f16(const AttentionSpec& s) { return s.q_dtype == DType::f16 || is_fp8(s.kv_dtype); }
+
+/// Relative rounding of the output type, root mean square: what a perfect answer is off by.
+double output_rounding(DType t) { return t == DType::bf16 ? 1.7e-3 : t == DType::f16 ? 2.1e-4 : 0.0; }
+
+Bounds bounds_of(const Case& c) {
+  const AttentionSpec& s = c.spec;
+  const bool rope = s.variant.rope.mode != RopeMode::none, f16 = rounds_to_f16(s), rope_bf16 = rope && s.q_dtype == DType::bf16;
+  const double v_scale = std::fabs(double(c.v_scale)) * (c.scale_per_head ? 2.0 : 1.0);
+  const double eps = (f16 && s.o_dtype != DType::bf16 && !rope_bf16) ? 0.125 : 1.0;
+  Bounds b;
+  b.whole = f16 ? 3.3e-4 + output_rounding(s.o_dtype) : 2.6e-3;
+  if (rope) b.whole = std::max(b.whole, rope_bf16 ? 4e-3 : 8e-4);
+  b.row = 4e-3 * eps;
+  b.floor = 6e-4 * eps * std::sqrt(double(s.head_dim_vo)) * v_scale;
+  b.lse = rope ? (rope_bf16 ? 2e-2 : 2.5e-3) : 4e-6;
+  return b;
+}
+
+}  // namespace
+
+Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
+                   const std::vector<double>& ref_lse, const std::vector<double>& growth) {
+  Errors errors;
+  const Bounds b = bounds_of(c);
+  const int64_t dim = c.spec.head_dim_vo, rows = c.total_tokens() * c.spec.num_qo_heads;
+  const double turned = c.spec.variant.rope.mode != RopeMode::none ? 3.0 : 1.0;
+  double square = 0.0, norm = 0.0, worst_growth = 1.0;
+  const auto note = [&](int64_t i, const char* what, double got, double wanted) {
+    if (errors.fault.empty()) {
+      errors.fault = fmt::format("token {}, head {}: {}: got {:.6g}, wanted {:.6g}", i / c.spec.num_qo_heads, i % c.spec.num_qo_heads, what,
+                                 got, wanted);
+    }
+  };
+  for (int64_t i = 0; i < rows; ++i) {
+    double row_square = 0.0, row_norm = 0.0;
+    bool finite = true;
+    for (int64_t d = 0; d < dim; ++d) {
+      const double want = ref_o[size_t(i * dim + d)], off = double(o[size_t(i * dim + d)]) - want;
+      row_square += off * off;
+      row_norm += want * want;
+      finite = finite && std::isfinite(o[size_t(i * dim + d)]);
+    }
+    const double g = turned * (growth.empty() ? 1.0 : growth[size_t(i)]);
+    worst_growth = std::max(worst_growth, g / turned);
+    if (!finite) {
+      note(i, "got a NaN or infinity (never written, or poison that leaked in)", 0.0, 0.0);
+      continue;
+    }
+    square += row_square;
+    norm += row_norm;
+    if (row_norm == 0.0) {
+      if (row_square != 0.0) note(i, "keeps no key, or only zeros: got a row that is not zero; its norm", std::sqrt(row_square), 0.0);
+    } else {
+      errors.worst_row = std::max(errors.worst_row, std::sqrt(row_square / row_norm));
+      const double bound = g * (b.row * std::sqrt(row_norm) + b.floor);
+      if (std::sqrt(row_square) > bound) note(i, "error of the row", std::sqrt(row_square), bound);
+    }
+    if (lse.empty()) continue;
+    const double got = lse[size_t(i)], want = ref_lse[size_t(i)];
+    if (std::isnan(got) || std::isinf(want) || std::isinf(got)) {
+      if (got != want) note(i, "lse", got, want);
+      continue;
+    }
+    const double error = std::fabs(got - want) / (1.0 + std::fabs(want));
+    errors.worst_lse = std::max(errors.worst_lse, error);
+    if (error > b.lse * g) note(i, "lse: relative error", error, b.lse * g);
+  }
+  errors.whole = norm > 0.0 ? std::sqrt(square / norm) : 0.0;
+  if (rows * dim >= 4096 && errors.whole > b.whole * worst_growth && errors.fault.empty()) {
+    errors.fault = fmt::format("whole tensor: relative error: got {:.3g}, wanted {:.3g} or less", errors.whole, b.whole * worst_growth);
+  }
+  return errors;
+}
+
+}  // namespace kvloom::check

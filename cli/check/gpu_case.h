@@ -1,0 +1,18 @@
+// Random cases for a GPU. Every shape of a key is a kernel to compile, so cases are bent to a committed list of keys that has every dtype,
+// dim, store and feature; lengths, pages, heads, positions, masks and values stay as random as they were.
+#pragma once
+
+#include "cli/check/case.h"
+
+#include <string>
+#include <vector>
+
+namespace kvloom::check {
+
+/// The keys that cases are bent to, both for policies that may fold chunks and for those that do not.
+std::vector<std::string> gpu_check_keys();
+
+/// Makes `c` a case of one of those keys, chosen by `index`; other variants keep their values.
+void bend_for_gpu(Case& c, int64_t index);
+
+}  // namespace kvloom::check

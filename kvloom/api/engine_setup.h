@@ -1,0 +1,29 @@
+// Everything about an engine that follows from its spec, capacity and options, before it owns memory.
+#pragma once
+
+#include "kvloom/api/engine.h"
+#include "kvloom/plan/planner.h"
+#include "kvloom/runtime/launch_cuda.h"
+#include "kvloom/runtime/registry.h"
+#include "kvloom/runtime/scratch_layout.h"
+
+namespace kvloom::api {
+
+struct Setup {
+  AttentionSpec spec;
+  runtime::Choice choice;
+  SchedulerConfig config;
+  int32_t threads = 1;                            // CPU
+  const runtime::Device* device = nullptr;        // GPU; nullptr: none, or an architecture alone
+  const runtime::AttendModule* module = nullptr;  // of `device`
+
+  bool on_gpu() const { return choice.on_gpu(); }
+};
+
+/// Checks, chooses, and, for a device that is there, compiles and loads the kernel: how many CTAs it fits decides how work is cut.
+Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options);
+
+/// Of the workspace. On a GPU it holds partials alone: counters travel with the plan.
+runtime::ScratchLayout scratch_layout_of(const Setup& setup, const plan::PlanLayout& layout);
+
+}  // namespace kvloom::api

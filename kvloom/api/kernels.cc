@@ -1,0 +1,103 @@
+#include "kvloom/api/kernels.h"
+
+#include "kvloom/contract/kernel_key.h"
+#include "kvloom/jit/compile.h"
+#include "kvloom/jit/nvrtc.h"
+#include "kvloom/runtime/registry.h"
+#include "kvloom/support/check.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace kvloom {
+namespace {
+
+CachedKernel of(const jit::CacheEntry& e) { return {e.name.key, e.name.target, e.name.compiler, e.path, e.bytes}; }
+
+const runtime::AttendKernel* family_of(const std::string& name) {
+  for (const runtime::AttendKernel& k : runtime::attend_kernels()) {
+    if (k.backend == Backend::cuda && name == k.family) return &k;
+  }
+  return nullptr;
+}
+
+jit::Unit unit_of(const std::string& key, const std::string& arch) {
+  const ParsedKey k = parse_kernel_key(key);
+  const runtime::AttendKernel* family = family_of(k.family);
+  require(k.task == "attend" && family != nullptr,
+          "kernel key: got \"{}\", wanted one of a GPU family, like attend.sm80.bf16.d128.paged.causal", key);
+  require(k.fault.empty(), "kernel key: {}: got {}, wanted words in the order of contract/kernel_key.h", key, k.fault);
+  const runtime::GpuTarget target = runtime::typical_target(arch);
+  const std::string refusal = family->gpu.refusal(k.spec, target, k.fixed_split);
+  if (!refusal.empty()) fail(ErrorCode::unsupported, "{}: no kernel for {}: {}", key, arch, refusal);
+  return family->gpu.unit(k.spec, target, k.fixed_split);
+}
+
+/// The number before `word` in a line of ptxas' report; 0 if the word is not there.
+int32_t number_before(const std::string& line, const char* word) {
+  const size_t at = line.find(word);
+  if (at == std::string::npos) return 0;
+  size_t begin = line.find_last_not_of("0123456789", at - 2);
+  begin = begin == std::string::npos ? 0 : begin + 1;
+  return std::atoi(line.c_str() + begin);
+}
+
+}  // namespace
+
+CompilerInfo kernel_compiler() {
+  std::string why;
+  const jit::Nvrtc* nvrtc = jit::Nvrtc::find(why);
+  if (nvrtc == nullptr) return {"", why};
+  return {nvrtc->version(), nvrtc->path()};
+}
+
+std::string kernel_cache_folder() { return jit::Cache::of_environment().folder(); }
+
+std::vector<CachedKernel> cached_kernels() {
+  std::vector<CachedKernel> list;
+  for (const jit::CacheEntry& e : jit::Cache::of_environment().list()) list.push_back(of(e));
+  return list;
+}
+
+int64_t clear_kernel_cache() { return jit::Cache::of_environment().clear(); }
+
+int64_t export_kernels(const std::string& folder, const std::function<bool(const CachedKernel&)>& wanted) {
+  return jit::Cache::of_environment().export_to(folder, [&](const jit::CacheEntry& e) { return wanted(of(e)); });
+}
+
+std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split) {
+  return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), fixed_split}).winner().key;
+}
+
+std::string kernel_source(const std::string& key, const std::string& arch) { return unit_of(key, arch).text; }
+
+bool warm_kernel(const std::string& key, const std::string& arch) {
+  const jit::Unit unit = unit_of(key, arch);
+  const jit::Cache cache = jit::Cache::of_environment();
+  if (jit::is_cached(unit, arch, cache)) return false;
+  jit::cubin_of(unit, arch, cache);
+  return true;
+}
+
+std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch) {
+  std::string log;
+  jit::compile_unit(unit_of(key, arch), arch, log);
+  std::vector<KernelResources> list;
+  for (size_t begin = 0; begin < log.size();) {
+    const size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line = log.substr(begin, end - begin);
+    begin = end + 1;
+    constexpr const char* kEntry = "Compiling entry function '";
+    const size_t name = line.find(kEntry);
+    if (name != std::string::npos) {
+      const size_t first = name + std::strlen(kEntry);
+      list.push_back({line.substr(first, line.find('\'', first) - first), 0, 0});
+    } else if (!list.empty()) {
+      list.back().registers += number_before(line, "registers");
+      list.back().spill_bytes += number_before(line, "bytes spill stores") + number_before(line, "bytes spill loads");
+    }
+  }
+  return list;
+}
+
+}  // namespace kvloom

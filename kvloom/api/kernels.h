@@ -1,0 +1,51 @@
+// Compiled GPU kernels and where they are kept: what `kvloom cache` and `kvloom doctor` ask for. docs/jit.md.
+#pragma once
+
+#include "kvloom/contract/spec.h"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace kvloom {
+
+/// The run-time compiler of this machine. `version` "": there is none; `detail` says why and what to do, else where it lies.
+struct CompilerInfo {
+  std::string version;
+  std::string detail;
+};
+CompilerInfo kernel_compiler();
+
+/// Folder of the cache; "": there is none.
+std::string kernel_cache_folder();
+
+struct CachedKernel {
+  std::string key;       // "attend.sm80.bf16.d128.paged.causal"
+  std::string arch;      // "sm_90a"
+  std::string compiler;  // "nvrtc 13.0"
+  std::string path;
+  int64_t bytes = 0;
+};
+std::vector<CachedKernel> cached_kernels();
+/// Removes all of them; returns how many files.
+int64_t clear_kernel_cache();
+/// Copies the entries for which `wanted` into `folder`, which then is a cache (KVLOOM_CACHE_DIR). Returns how many.
+int64_t export_kernels(const std::string& folder, const std::function<bool(const CachedKernel&)>& wanted);
+
+/// The key of the GPU kernel that runs `spec` on `arch`. Throws unsupported with the reason where none does.
+std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split = false);
+/// The source that `key` is compiled from for `arch`. Throws invalid_argument for a key that is none, unsupported.
+std::string kernel_source(const std::string& key, const std::string& arch);
+/// Compiles `key` for `arch` and keeps it; false: it was there already. No GPU is needed. Errors: as for an engine.
+bool warm_kernel(const std::string& key, const std::string& arch);
+
+/// What ptxas said about an entry of a kernel.
+struct KernelResources {
+  std::string entry;  // "attend_memory"
+  int32_t registers = 0;
+  int32_t spill_bytes = 0;  // stores and loads
+};
+/// Compiles `key` afresh and reads the compiler's report.
+std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch);
+
+}  // namespace kvloom

@@ -1,0 +1,136 @@
+#include "kvloom/runtime/launch_cuda.h"
+
+#include "kvloom/base/math.h"
+#include "kvloom/support/check.h"
+
+#include <cstring>
+
+namespace kvloom::runtime {
+
+using jit::check_driver;
+using jit::driver;
+
+namespace {
+
+constexpr int64_t kAlign = 256;
+constexpr int32_t kEarlyLaunchCapability = 90;
+
+}  // namespace
+
+UploadLayout upload_layout(const plan::PlanLayout& plan, int32_t max_requests, bool has_mask) {
+  UploadLayout l;
+  l.plan_bytes = plan.plan_bytes;
+  l.columns = round_up(l.plan_bytes, kAlign);
+  l.counters = round_up(l.columns + (has_mask ? int64_t(max_requests) * 4 : 0), kAlign);
+  l.bytes = l.counters + plan.counter_bytes;
+  return l;
+}
+
+CudaPlan::CudaPlan(const Device& device, const UploadLayout& layout) : layout_(layout), device_(device, layout.bytes, "plan") {
+  for (int i = 0; i < 2; ++i) {
+    host_[i] = PinnedMemory(device, layout.bytes, "plan");
+    std::memset(host_[i].data(), 0, size_t(layout.bytes));
+    copied_[i] = Event(device);
+  }
+}
+
+void CudaPlan::take_block(int index, bool memory_items, bool compute_items, Span<const int32_t> mask_columns) {
+  if (!mask_columns.empty()) {
+    std::memcpy(host_[index].data() + layout_.columns, mask_columns.data, size_t(mask_columns.size) * sizeof(int32_t));
+  }
+  now_ = index;
+  memory_items_ = memory_items;
+  compute_items_ = compute_items;
+  uploaded_ = false;
+}
+
+CudaRunner::CudaRunner(const Device& device, const AttendModule& module, const AttentionSpec& spec)
+    : device_(device),
+      module_(module),
+      page_size_(uint32_t(spec.page_size)),
+      group_size_(uint32_t(spec.group_size())),
+      order_(device),
+      early_launch_(device.target().capability >= kEarlyLaunchCapability) {}
+
+bool CudaRunner::is_capturing(jit::CuStream stream) const {
+  jit::CuCaptureStatus status = jit::kCuCaptureNone;
+  check_driver(driver().stream_is_capturing(stream, &status), "cuStreamIsCapturing", "run: stream: wanted one of this device");
+  return status != jit::kCuCaptureNone;
+}
+
+/// Work put into `stream` from now on starts after everything that `earlier` holds at this moment.
+void CudaRunner::follow(jit::CuStream earlier, jit::CuStream stream) {
+  if (earlier == stream) return;
+  order_.record(earlier);
+  check_driver(driver().stream_wait_event(stream, order_.handle(), 0), "cuStreamWaitEvent");
+}
+
+void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
+  if (plan.has_run_) follow(plan.ran_on_, stream);  // a kernel may still read the step before
+  check_driver(driver().memcpy_htod_async(plan.device_.address(), plan.host_[plan.now_].data(), size_t(plan.layout_.bytes), stream),
+               "cuMemcpyHtoDAsync", "the plan's copy to the device");
+  plan.copied_[plan.now_].record(stream);
+  plan.uploaded_ = true;
+  plan.ready_on_ = stream;
+}
+
+void CudaRunner::upload(CudaPlan& plan, jit::CuStream stream) {
+  const ContextGuard guard(device_);
+  if (is_capturing(stream)) {
+    fail(ErrorCode::invalid_argument,
+         "upload: stream: got one that is being captured, wanted one that is not; a graph would copy this step at every replay. Upload "
+         "before the capture begins, and before every replay");
+  }
+  if (!plan.uploaded_) copy(plan, stream);
+}
+
+void CudaRunner::run(CudaPlan& plan, const PlanHeader& header, AttendParams params, jit::CuStream stream) {
+  const ContextGuard guard(device_);
+  const bool capturing = is_capturing(stream);
+  if (capturing && !plan.uploaded_) {
+    fail(ErrorCode::invalid_argument,
+         "run: plan: got one that is not on the device yet, under stream capture, wanted it there; call upload(plan, stream) before the "
+         "capture begins (a graph holds the launch alone and replays later steps of the same graph_key)");
+  }
+  if (!capturing) {
+    if (has_run_) follow(ran_on_, stream);  // the partials are in use there
+    if (!plan.uploaded_) {
+      copy(plan, stream);
+    } else if (plan.ready_on_ != stream) {
+      check_driver(driver().stream_wait_event(stream, plan.copied_[plan.now_].handle(), 0), "cuStreamWaitEvent");
+      plan.ready_on_ = stream;
+    }
+    has_run_ = plan.has_run_ = true;
+    ran_on_ = plan.ran_on_ = stream;
+  }
+  if (params.variant.mask != nullptr) {
+    params.variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data() + plan.layout_.columns);
+  }
+  launch(plan, header, params, stream);
+}
+
+void CudaRunner::launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const {
+  AttendArgs args;
+  args.params = params;
+  args.plan = plan.device_.data();
+  args.scratch = scratch_;
+  args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
+  args.page_size = page_size_;
+  args.group_size = group_size_;
+  const AttendModule::Entry& entry = module_.of(plan.memory_items_, plan.compute_items_);
+  jit::CuLaunchAttribute early = {};
+  early.id = jit::kCuLaunchProgrammaticStreamSerialization;
+  early.value.programmatic_stream_serialization_allowed = 1;
+  const jit::CuLaunchConfig config = {unsigned(header.num_ctas),    1,      1,
+                                      unsigned(entry.threads),      1,      1,
+                                      unsigned(entry.shared_bytes), stream, early_launch_ ? &early : nullptr,
+                                      early_launch_ ? 1u : 0u};
+  void* list[] = {&args};
+  const jit::CuResult result = driver().launch_kernel_ex(&config, entry.function, list, nullptr);
+  if (result == jit::kCuSuccess) [[likely]]
+    return;
+  jit::fail_driver(result, "cuLaunchKernelEx",
+                   kvloom::format("{} CTAs of {} threads, {} bytes of shared memory", header.num_ctas, entry.threads, entry.shared_bytes));
+}
+
+}  // namespace kvloom::runtime

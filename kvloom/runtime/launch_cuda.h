@@ -1,0 +1,79 @@
+// plan -> output on a GPU: what of a step goes to the device, and the launch. Nothing here waits for the device, except for the host memory
+// of a step that was planned two steps ago.
+#pragma once
+
+#include "kvloom/contract/attend_args.h"
+#include "kvloom/plan/planner.h"
+#include "kvloom/runtime/modules.h"
+
+#include <memory>
+
+namespace kvloom::runtime {
+
+/// What one copy takes to the device, byte offsets: the plan, the columns of every request's custom mask, counters (zeros: the copy repairs
+/// what an aborted launch left behind).
+struct UploadLayout {
+  int64_t plan_bytes = 0;
+  int64_t columns = 0;
+  int64_t counters = 0;
+  int64_t bytes = 0;
+};
+UploadLayout upload_layout(const plan::PlanLayout& plan, int32_t max_requests, bool has_mask);
+
+/// The memory of one plan handle: a device block whose address never changes (captured graphs keep it), and two host blocks that take
+/// turns, so the next step can be planned while the last one's copy is under way.
+class CudaPlan {
+ public:
+  CudaPlan(const Device& device, const UploadLayout& layout);
+
+  char* host_block(int index) const { return host_[index].data(); }
+  /// Waits until block `index` may be written: its copy, two steps ago, is done.
+  void wait_for_block(int index) const { copied_[index].wait(); }
+  /// Block `index` holds the step that counts from now on; it is not on the device yet. `mask_columns`: of each request; custom masks only.
+  void take_block(int index, bool memory_items, bool compute_items, Span<const int32_t> mask_columns);
+  bool uploaded() const { return uploaded_; }
+
+ private:
+  friend class CudaRunner;
+  UploadLayout layout_;
+  DeviceMemory device_;
+  PinnedMemory host_[2];
+  Event copied_[2];
+  int now_ = 0;
+  bool memory_items_ = false, compute_items_ = false;
+  bool uploaded_ = false;
+  jit::CuStream ready_on_ = nullptr;  // work on this stream comes after the copy
+  bool has_run_ = false;
+  jit::CuStream ran_on_ = nullptr;
+};
+
+/// Launches the plans of one engine. Its partials are one block of memory, so runs on several streams are put in order by events.
+class CudaRunner {
+ public:
+  CudaRunner(const Device& device, const AttendModule& module, const AttentionSpec& spec);
+
+  const Device& device() const { return device_; }
+  void set_scratch(const Scratch& scratch) { scratch_ = scratch; }
+
+  /// Starts the one copy of the step that `plan` holds, in `stream`. Refused while the stream is being captured.
+  void upload(CudaPlan& plan, jit::CuStream stream);
+  /// Launches; uploads first where that has not been done. Under capture nothing but the launch is recorded.
+  void run(CudaPlan& plan, const PlanHeader& header, AttendParams params, jit::CuStream stream);
+
+ private:
+  bool is_capturing(jit::CuStream stream) const;
+  void copy(CudaPlan& plan, jit::CuStream stream);
+  void follow(jit::CuStream earlier, jit::CuStream stream);
+  void launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const;
+
+  const Device& device_;
+  const AttendModule& module_;
+  FastDivide page_size_, group_size_;
+  Scratch scratch_;
+  Event order_;
+  bool early_launch_;  // the kernel may start while its predecessor ends (programmatic stream serialization)
+  bool has_run_ = false;
+  jit::CuStream ran_on_ = nullptr;
+};
+
+}  // namespace kvloom::runtime

@@ -1,0 +1,30 @@
+// Compiled units in the memory of a device: loaded once a process and device, found again by every engine that runs the same key.
+#pragma once
+
+#include "kvloom/jit/unit.h"
+#include "kvloom/runtime/device.h"
+
+namespace kvloom::runtime {
+
+/// The entries of an attention unit, by the classes of items that a step has: bit 0 memory, bit 1 compute; so 1, 2 and 3.
+struct AttendModule {
+  struct Entry {
+    jit::CuFunction function = nullptr;
+    int32_t threads = 0;
+    int32_t shared_bytes = 0;  // dynamic
+    int32_t ctas_per_sm = 0;   // that really fit
+    int32_t registers = 0;
+    int32_t local_bytes = 0;  // a thread; above 0 it spills
+  };
+  Entry entries[3];  // memory, compute, mixed
+
+  const Entry& of(bool memory, bool compute) const { return entries[memory && compute ? 2 : compute ? 1 : 0]; }
+};
+
+/// Compiles (or finds in the cache) and loads `unit`. Safe from any thread; the first of them works, the rest wait.
+/// Errors: those of jit::cubin_of; internal where a unit does not hold what the runtime expects.
+const AttendModule& attend_module(const Device& device, const jit::Unit& unit);
+/// True if it is loaded already: under stream capture nothing can be loaded.
+bool is_loaded(const Device& device, const jit::Unit& unit);
+
+}  // namespace kvloom::runtime

@@ -1,0 +1,22 @@
+// The sm80 family as the host knows it: what it runs, with which tiles, and the text of its units. The kernels: kvloom/device/sm80.
+#pragma once
+
+#include "kvloom/contract/plan_format.h"
+#include "kvloom/jit/unit.h"
+#include "kvloom/plan/scheduler_config.h"
+#include "kvloom/runtime/gpu_target.h"
+
+#include <string>
+
+namespace kvloom::runtime {
+
+/// "" if the family runs `spec` on `target`, else why not: one clause.
+std::string sm80_refusal(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
+
+/// Tiles and costs of both classes for config.policy. num_ctas is set as far as it is known without a device.
+void sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
+
+/// The unit of `spec`. `fixed_split`: its plans are made by that policy.
+jit::Unit sm80_unit(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
+
+}  // namespace kvloom::runtime

@@ -1,0 +1,386 @@
+// The host side of the GPU backend on a driver that is as late as it may be: copies, order between streams, graphs, refusals.
+#include "tests/cuda/fake_gpu.h"
+
+#include "kvloom/support/error.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace kvloom::test {
+namespace {
+
+AttentionSpec gpu_spec() {
+  AttentionSpec s = small_spec();
+  s.q_dtype = s.kv_dtype = s.o_dtype = DType::bf16;
+  return s;
+}
+
+Step make_step(std::vector<Request> requests, const AttentionSpec& spec = gpu_spec(), uint32_t seed = 1) {
+  Step s;
+  s.spec = spec;
+  s.requests = std::move(requests);
+  s.seed = seed;
+  s.make();
+  return s;
+}
+
+EngineOptions cuda_options() {
+  EngineOptions o;
+  o.backend = Backend::cuda;
+  o.device = 0;
+  return o;
+}
+
+Capacity large() { return {8, 200, 4000, 0, 0}; }
+
+class CudaEngine : public testing::Test {
+ protected:
+  void SetUp() override {
+    gpu.reset();
+    gpu.add_kernel(gpu_spec());
+  }
+  FakeGpu& gpu = FakeGpu::get();
+};
+
+template <class F>
+std::string error_of(F&& f, ErrorCode code) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(int(e.code()), int(code)) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+void expect_device_right(GpuStep& g, const Step& s, const std::string& what = "") {
+  g.download();
+  expect_right(s, what);
+}
+
+TEST_F(CudaEngine, EveryPolicyIsRight) {
+  AttentionSpec spec = gpu_spec();
+  gpu.add_kernel(spec, true);
+  for (const Policy policy : {Policy::none, Policy::heap, Policy::stream, Policy::fill, Policy::fixed_split, Policy::automatic}) {
+    for (const int32_t ctas : {0, 1, 7}) {
+      Step s = make_step({{1, 300}, {7, 64}, {33, 33}, {1, 1}, {2, 129}, {0, 40}, {3, 0}});
+      EngineOptions options = cuda_options();
+      options.policy = policy;
+      options.num_ctas = ctas;
+      Engine engine(s.spec, s.capacity(), options);
+      EXPECT_EQ(engine.backend(), Backend::cuda);
+      GpuStep g(s);
+      g.poison();
+      const Plan plan = engine.plan(s.batch);
+      engine.run(plan, g.tensors);
+      expect_device_right(g, s, std::to_string(int(policy)));
+    }
+  }
+}
+
+TEST_F(CudaEngine, RunOnlyPutsWorkIntoTheStream) {
+  Step s = make_step({{1, 300}, {5, 64}});
+  Engine engine(s.spec, s.capacity(), cuda_options());
+  EXPECT_EQ(engine.kernel_key(), "attend.sm80.bf16.d64.paged.causal");
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  g.poison();
+  gpu.reset();
+  for (int layer = 0; layer < 3; ++layer) engine.run(plan, g.tensors);
+  EXPECT_EQ(gpu.count("cuLaunchKernelEx"), 3);
+  EXPECT_EQ(gpu.count("cuMemcpyHtoDAsync"), 1) << "one copy a plan";
+  EXPECT_EQ(gpu.count("cuStreamSynchronize") + gpu.count("cuEventSynchronize") + gpu.count("cuCtxSynchronize"), 0);
+  EXPECT_EQ(gpu.count("cuMemAlloc") + gpu.count("cuMemHostAlloc") + gpu.count("cuModuleLoadData"), 0);
+  EXPECT_EQ(gpu.count("cuEventRecord"), 1) << "of the copy; one between launches would keep them from overlapping";
+  EXPECT_TRUE(gpu.last_early());
+  expect_device_right(g, s);
+}
+
+TEST_F(CudaEngine, EntryFollowsTheStep) {
+  const std::pair<std::vector<Request>, const char*> steps[] = {
+      {{{1, 50}, {4, 60}}, "attend_memory"}, {{{30, 50}}, "attend_compute"}, {{{1, 50}, {30, 50}}, "attend_mixed"}};
+  for (const auto& [requests, entry] : steps) {
+    Step s = make_step(requests);
+    Engine engine(s.spec, s.capacity(), cuda_options());
+    GpuStep g(s);
+    g.poison();
+    const Plan plan = engine.plan(s.batch);
+    engine.run(plan, g.tensors);
+    EXPECT_EQ(gpu.last_entry(), entry);
+    expect_device_right(g, s);
+  }
+}
+
+// Steps are planned and run one after another while nothing has been done on the device yet.
+TEST_F(CudaEngine, PlanningAheadNeverSpoilsAStepUnderWay) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  GpuStream stream(0);
+  std::deque<Step> steps;
+  std::deque<GpuStep> on_gpu;
+  for (int i = 0; i < 9; ++i) {
+    steps.push_back(make_step({{1, 100 + 31 * i}, {i, 20 * i}, {2, 40}}, gpu_spec(), uint32_t(i + 1)));
+    on_gpu.emplace_back(steps.back());
+    on_gpu.back().poison();
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const Plan plan = engine.plan(steps[i].batch);  // gone before it was run: its memory is taken again by the next step but one
+    engine.run(plan, on_gpu[i].tensors, stream.handle());
+  }
+  stream.synchronize();
+  for (size_t i = 0; i < steps.size(); ++i) expect_device_right(on_gpu[i], steps[i], std::to_string(i));
+}
+
+TEST_F(CudaEngine, ReplanKeepsTheOldStepAfterAnError) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step good = make_step({{2, 90}}), bad = make_step({{1, 50}});
+  GpuStep g(good);
+  Plan plan = engine.plan(good.batch);
+  bad.kv_len[0] = -5;
+  error_of([&] { engine.replan(plan, bad.batch); }, ErrorCode::invalid_argument);
+  g.poison();
+  engine.run(plan, g.tensors);
+  expect_device_right(g, good);
+}
+
+// Two streams, two plans of one engine: they share its partials, so the second waits for the first.
+TEST_F(CudaEngine, StreamsOfOneEngineAreOrdered) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step a = make_step({{1, 900}, {1, 800}}), b = make_step({{1, 700}, {3, 1000}}, gpu_spec(), 7);
+  GpuStep ga(a), gb(b);
+  GpuStream first(0), second(0);
+  const Plan pa = engine.plan(a.batch), pb = engine.plan(b.batch);
+  for (int i = 0; i < 3; ++i) {
+    ga.poison();
+    gb.poison();
+    engine.run(pa, ga.tensors, first.handle());
+    engine.run(pb, gb.tensors, second.handle());
+    second.synchronize();  // alone: the work of the first that it must come after has been done with it
+    ga.download_as_it_stands(a);
+    expect_right(a, "the first stream's run was not waited for");
+    ga.poison();
+    engine.run(pa, ga.tensors, second.handle());
+    second.synchronize();
+    expect_device_right(ga, a);
+    expect_device_right(gb, b);
+  }
+}
+
+TEST_F(CudaEngine, UploadOnACopyStream) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step s = make_step({{1, 900}, {1, 800}});
+  GpuStep g(s);
+  GpuStream copies(0), main(0);
+  Plan plan = engine.plan(s.batch);
+  for (int i = 0; i < 4; ++i) {
+    g.poison();
+    engine.upload(plan, copies.handle());
+    engine.run(plan, g.tensors, main.handle());
+    main.synchronize();
+    expect_device_right(g, s);
+    engine.replan(plan, s.batch);
+  }
+}
+
+TEST_F(CudaEngine, GraphReplaysOtherLengths) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  GpuStream stream(0);
+  // B68, B69: lengths and splits change between replays; the batch stays within the capture's rows.
+  const std::vector<std::vector<Request>> steps = {{{1, 300}, {1, 1}, {1, 2000}, {1, 17}},
+                                                   {{1, 4}, {1, 900}, {1, 1}, {1, 1}},
+                                                   {{2, 9}, {1, 700}, {0, 5}, {1, 0}},
+                                                   {{4, 700}, {0, 0}, {0, 7}, {0, 1}}};
+  Step captured = make_step({{1, 2500}, {1, 1}, {1, 1}, {1, 1}});  // the largest pool of all
+  GpuStep g(captured);
+  Plan plan = engine.plan(captured.batch);
+  engine.upload(plan, stream.handle());
+  gpu.reset();
+  stream.begin_capture();
+  engine.run(plan, g.tensors, stream.handle());
+  stream.end_capture();
+  EXPECT_EQ(gpu.count("cuMemcpyHtoDAsync") + gpu.count("cuEventRecord"), 0) << "a graph holds launches alone";
+  const uint64_t key = plan.graph_key();
+  g.poison();
+  stream.launch();
+  stream.synchronize();
+  expect_device_right(g, captured);
+  for (const std::vector<Request>& lengths : steps) {
+    Step s = make_step(lengths, gpu_spec(), 5);
+    engine.replan(plan, s.batch);
+    EXPECT_EQ(plan.graph_key(), key);
+    g.refill(s);  // the graph knows the captured addresses alone
+    engine.upload(plan, stream.handle());
+    stream.launch();
+    stream.synchronize();
+    g.download(s);
+    expect_right(s, std::to_string(lengths[0].kv_len));
+  }
+}
+
+TEST_F(CudaEngine, CaptureMisuseIsRefused) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  GpuStream stream(0);
+  Step s = make_step({{1, 90}});
+  GpuStep g(s);
+  Plan plan = engine.plan(s.batch);
+  stream.begin_capture();
+  EXPECT_TRUE(
+      has(error_of([&] { engine.run(plan, g.tensors, stream.handle()); }, ErrorCode::invalid_argument), "upload(plan, stream) before"));
+  EXPECT_TRUE(has(error_of([&] { engine.upload(plan, stream.handle()); }, ErrorCode::invalid_argument), "before the capture"));
+  stream.end_capture();
+  g.poison();
+  engine.run(plan, g.tensors, stream.handle());
+  stream.synchronize();
+  expect_device_right(g, s);
+}
+
+TEST_F(CudaEngine, LoadingUnderCaptureIsRefused) {
+  AttentionSpec spec = gpu_spec();
+  spec.variant.soft_cap = 20.0f;
+  gpu.add_kernel(spec);
+  GpuStream stream(0);
+  stream.begin_capture();
+  const std::string text = error_of([&] { Engine(spec, large(), cuda_options()); }, ErrorCode::io);
+  stream.end_capture();
+  EXPECT_TRUE(has(text, "cuModuleLoadData") && has(text, "captured")) << text;
+  EXPECT_NO_THROW(Engine(spec, large(), cuda_options()));
+}
+
+TEST_F(CudaEngine, VariantsGetTheirArrays) {
+  AttentionSpec spec = gpu_spec();
+  spec.variant.range.causal = false;
+  spec.variant.alibi = spec.variant.custom_mask = spec.variant.sink = true;
+  gpu.add_kernel(spec);
+  Engine engine(spec, large(), cuda_options());
+  for (int i = 0; i < 3; ++i) {
+    Step s = make_step({{1, 300 + i}, {7, 64}, {33, 33 + i}, {2, 129}}, spec);
+    GpuStep g(s);
+    g.poison();
+    const Plan plan = engine.plan(s.batch);
+    engine.run(plan, g.tensors);
+    expect_device_right(g, s);
+  }
+}
+
+TEST_F(CudaEngine, WrongMemoryIsNamed) {
+  Step s = make_step({{1, 90}});
+  Engine engine(s.spec, large(), cuda_options());
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  const auto refusal = [&](auto change) {
+    RunTensors t = g.tensors;
+    change(t);
+    return error_of([&] { engine.run(plan, t); }, ErrorCode::invalid_argument);
+  };
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.data = s.q.t.data, t.q.device_type = 0; }), "run: q: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.o.data = s.o.t.data; }), "run: o: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.k.device_type = 1; }), "run: k: device_type"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = s.batch.pages; }), "run: pages: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = {}; }), "run: pages: got none"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.v.data = static_cast<char*>(t.v.data) + 2; }), "run: v: address"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.stride[1] += 1, t.q.shape[0] = 1; }), "run: q: stride[1]"));
+  // And the other way round.
+  Engine host(s.spec, large(), {});
+  const Plan host_plan = host.plan(s.batch);
+  EXPECT_TRUE(has(error_of([&] { host.run(host_plan, g.tensors); }, ErrorCode::invalid_argument), "run: q: device_type: got 2"));
+}
+
+TEST_F(CudaEngine, OutOfDeviceMemoryHasBothNumbers) {
+  gpu.set_free_bytes(1000);
+  const std::string text = error_of([&] { Engine(gpu_spec(), large(), cuda_options()); }, ErrorCode::out_of_memory);
+  EXPECT_TRUE(has(text, "1000 bytes free") && has(text, "wanted ")) << text;
+}
+
+TEST_F(CudaEngine, CallersWorkspaceAndItsExactSize) {
+  Step s = make_step({{1, 900}, {1, 800}});
+  const int64_t bytes = Engine::workspace_size(s.spec, large(), cuda_options());
+  GpuBuffer block(0, bytes + 256);
+  block.fill(0xff);  // B80
+  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data(), bytes - 1}); }, ErrorCode::mismatch);
+  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data() + 64, bytes}); }, ErrorCode::invalid_argument);
+  std::vector<char> host(size_t(bytes) + 256);
+  void* at = host.data() + 256 - reinterpret_cast<uintptr_t>(host.data()) % 256;
+  EXPECT_TRUE(has(error_of([&] { Engine(s.spec, large(), cuda_options(), {at, bytes}); }, ErrorCode::invalid_argument), "host memory"));
+  Engine engine(s.spec, large(), cuda_options(), {block.data(), bytes});
+  GpuStep g(s);
+  g.poison();
+  const Plan plan = engine.plan(s.batch);
+  engine.run(plan, g.tensors);
+  expect_device_right(g, s);
+}
+
+TEST_F(CudaEngine, PlanOutlivesItsEngine) {
+  Step s = make_step({{1, 90}});
+  auto engine = std::make_unique<Engine>(s.spec, large(), cuda_options());
+  const Plan plan = engine->plan(s.batch);
+  engine.reset();
+  EXPECT_EQ(plan.total_tokens(), 1);
+}
+
+// B103: threads with an engine and a stream each, all at once from the start.
+TEST_F(CudaEngine, ThreadsWithEnginesOfTheirOwn) {
+  AttentionSpec spec = gpu_spec();
+  spec.head_dim_qk = spec.head_dim_vo = 128;
+  gpu.add_kernel(spec);
+  std::deque<Step> steps;
+  std::deque<GpuStep> on_gpu;
+  for (int i = 0; i < 8; ++i) {
+    steps.push_back(make_step({{1, 200 + 10 * i}, {3, 60}}, spec, uint32_t(i + 1)));
+    on_gpu.emplace_back(steps.back());
+    on_gpu.back().poison();
+  }
+  gpu.reset();
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < 8; ++i) {
+    threads.emplace_back([&, i] {
+      Engine engine(spec, large(), cuda_options());
+      GpuStream stream(0);
+      for (int n = 0; n < 5; ++n) {
+        const Plan plan = engine.plan(steps[i].batch);
+        engine.run(plan, on_gpu[i].tensors, stream.handle());
+      }
+      stream.synchronize();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(gpu.count("cuModuleLoadData"), 1);
+  for (size_t i = 0; i < 8; ++i) expect_device_right(on_gpu[i], steps[i], std::to_string(i));
+}
+
+TEST_F(CudaEngine, SecondDeviceAndTheCallersContext) {
+  Step s = make_step({{1, 90}, {20, 40}});
+  EngineOptions options = cuda_options();
+  options.device = 1;
+  Engine engine(s.spec, large(), options);
+  EXPECT_EQ(engine.device(), 1);
+  GpuStep g(s, 1);
+  g.poison();
+  const Plan plan = engine.plan(s.batch);
+  engine.run(plan, g.tensors);
+  expect_device_right(g, s);
+  options.device = 2;
+  EXPECT_TRUE(has(error_of([&] { Engine(s.spec, large(), options); }, ErrorCode::invalid_argument), "device: got 2, wanted 0 .. 1"));
+}
+
+TEST_F(CudaEngine, AutomaticTakesTheGpuWhereItCan) {
+  EngineOptions options = cuda_options();
+  options.backend = Backend::automatic;
+  EXPECT_EQ(Engine(gpu_spec(), large(), options).backend(), Backend::cuda);
+  AttentionSpec spec = gpu_spec();
+  spec.q_dtype = spec.kv_dtype = DType::f32;
+  const Engine engine(spec, large(), options);
+  EXPECT_EQ(engine.backend(), Backend::cpu);
+  EXPECT_TRUE(has(engine.explain(), "declined attend.sm80.f32.o-bf16.d64.paged.causal: q is f32, wanted f16 or bf16")) << engine.explain();
+}
+
+TEST_F(CudaEngine, NoJitNamesTheMissingKey) {
+  AttentionSpec spec = gpu_spec();
+  spec.head_dim_qk = spec.head_dim_vo = 112;
+  const std::string text = error_of([&] { Engine(spec, large(), cuda_options()); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "attend.sm80.bf16.d112.paged") && has(text, "KVLOOM_NO_JIT")) << text;
+}
+
+}  // namespace
+}  // namespace kvloom::test

@@ -1,0 +1,54 @@
+// A test's GPU: the fake driver, kernels for the specs that it wants, and a step's tensors in device memory.
+#pragma once
+
+#include "kvloom/api/engine.h"
+#include "kvloom/api/gpu.h"
+#include "tests/cuda/fake_cubin.h"
+#include "tests/support/step.h"
+
+#include <deque>
+#include <string>
+
+namespace kvloom::test {
+
+/// What the fake driver has counted since reset().
+class FakeGpu {
+ public:
+  static FakeGpu& get();
+  void reset() { controls_.reset(); }
+  int64_t count(const char* call) const { return controls_.count(call); }
+  void set_free_bytes(int64_t bytes) { controls_.set_free_bytes(bytes); }
+  std::string last_entry() const { return controls_.last_entry(); }
+  bool last_early() const { return controls_.last_early() != 0; }
+  /// Puts a kernel for `spec` into the cache: one spec a key, for the life of the process.
+  void add_kernel(const AttentionSpec& spec, bool fixed_split = false);
+
+ private:
+  FakeGpu();
+  FakeControls controls_;
+};
+
+/// The tensors of a step in device memory.
+class GpuStep {
+ public:
+  GpuStep(Step& step, int32_t device = 0);
+  RunTensors tensors;
+  /// O and LSE on the device become NaN.
+  void poison();
+  /// Copies O and LSE into the step's own (or another's of the same shape), after everything on the device.
+  void download() { download(step_); }
+  void download(Step& step);
+  /// Without waiting for anything.
+  void download_as_it_stands(Step& step);
+  /// Another step's Q, K, V and pages at the same addresses; O and LSE become NaN. It may not be larger.
+  void refill(const Step& other);
+
+ private:
+  void* put(const void* data, int64_t bytes);
+  Step& step_;
+  int32_t device_;
+  std::deque<GpuBuffer> buffers_;
+  GpuBuffer o_, lse_;
+};
+
+}  // namespace kvloom::test
