@@ -1,9 +1,7 @@
 #include "cli/bench/ceilings.h"
 
-#include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
 
-#include <sys/mman.h>
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -90,21 +88,16 @@ double measure_fma_gflops(ThreadPool& pool, double seconds) {
   return double(batches.load()) * double(kRounds) * kChains * loops.lanes * 2 / (now() - begin) * 1e-9;
 }
 
-ReadCeiling::ReadCeiling(int64_t bytes) : bytes_(bytes) {
-  void* p = mmap(nullptr, size_t(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) fail(ErrorCode::out_of_memory, "read ceiling: could not map {} bytes; free some memory", bytes);
-  madvise(p, size_t(bytes), MADV_HUGEPAGE);
-  data_ = static_cast<float*>(p);
-  std::fill_n(data_, bytes / 4, 1e-3f);
+ReadCeiling::ReadCeiling(int64_t bytes) : memory_(bytes) {
+  std::fill_n(reinterpret_cast<float*>(memory_.data()), bytes / 4, 1e-3f);
 }
 
-ReadCeiling::~ReadCeiling() { munmap(data_, size_t(bytes_)); }
-
-double ReadCeiling::measure_gbps(ThreadPool& pool) {
-  const int64_t floats = bytes_ / 4 / pool.size() / 64 * 64;  // whole strides of the widest loop
+double measure_read_gbps(ThreadPool& pool, const Region& region) {
+  const auto* const data = reinterpret_cast<const float*>(region.data());
+  const int64_t floats = region.size() / 4 / pool.size() / 64 * 64;  // whole strides of the widest loop
   const Loops loops = best_loops();
   const double begin = now();
-  pool.run([&](int t) { sink.store(loops.read(data_ + t * floats, floats), std::memory_order_relaxed); });
+  pool.run([&](int t) { sink.store(loops.read(data + t * floats, floats), std::memory_order_relaxed); });
   return double(floats) * 4 * pool.size() / (now() - begin) * 1e-9;
 }
 

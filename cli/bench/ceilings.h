@@ -2,6 +2,8 @@
 // report stands beside them, since a machine's speed of this minute is part of the figure.
 #pragma once
 
+#include "cli/bench/region.h"
+
 #include <cstdint>
 
 namespace kvloom {
@@ -13,20 +15,18 @@ namespace kvloom::cli {
 /// GFLOP/s (a multiply-add is two) of independent chains in registers on every thread of the pool, over about `seconds`.
 double measure_fma_gflops(ThreadPool& pool, double seconds = 0.05);
 
+/// GB/s (1e9 bytes) of one linear pass over a region, every thread its own part.
+double measure_read_gbps(ThreadPool& pool, const Region& region);
+
 /// Memory to read: at least several times the last-level cache. Allocated and touched once, then read by any number of measurements.
 class ReadCeiling {
  public:
   explicit ReadCeiling(int64_t bytes = int64_t(512) << 20);
-  ~ReadCeiling();
-  ReadCeiling(const ReadCeiling&) = delete;
-  ReadCeiling& operator=(const ReadCeiling&) = delete;
 
-  /// GB/s (1e9 bytes) of one linear pass, every thread its own part.
-  double measure_gbps(ThreadPool& pool);
+  double measure_gbps(ThreadPool& pool) { return measure_read_gbps(pool, memory_); }
 
  private:
-  float* data_;
-  int64_t bytes_;
+  Region memory_;
 };
 
 struct Ceilings {

@@ -1,6 +1,7 @@
 #include "cli/bench/cpu_rows.h"
 
 #include "cli/bench/ceilings.h"
+#include "cli/bench/region.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
@@ -27,24 +28,25 @@ std::vector<char> random_block(DType dtype, uint32_t seed) {
   return block;
 }
 
-std::vector<char> random_tensor(int64_t elements, DType dtype, uint32_t seed) {
+Region random_tensor(int64_t elements, DType dtype, uint32_t seed) {
   const std::vector<char> block = random_block(dtype, seed);
-  std::vector<char> data(size_t(elements * size_of(dtype)));
-  for (size_t at = 0; at < data.size(); at += block.size())
-    std::memcpy(data.data() + at, block.data(), std::min(block.size(), data.size() - at));
-  return data;
+  Region region(elements * size_of(dtype));
+  for (int64_t at = 0, n = int64_t(block.size()); at < region.size(); at += n) {
+    std::memcpy(region.data() + at, block.data(), size_t(std::min(n, region.size() - at)));
+  }
+  return region;
 }
 
 /// The tensors, page table (in random order) and lengths of one shape.
 struct Problem {
-  std::vector<char> q, k, v, o;
+  Region q, k, v, o;
   std::vector<int32_t> qo_indptr, kv_len, list_indptr, pages;
   Batch batch;
   RunTensors tensors;
   Capacity capacity;
 };
 
-Tensor kv_tensor(const BenchShape& s, const std::vector<char>& data, int64_t slots, int64_t dim) {
+Tensor kv_tensor(const BenchShape& s, const Region& data, int64_t slots, int64_t dim) {
   const AttentionSpec& spec = s.spec;
   const int64_t heads = spec.num_kv_heads;
   if (spec.storage == Storage::ragged) return Tensor::dense(data.data(), spec.kv_dtype, {slots, heads, dim});
@@ -61,7 +63,7 @@ std::unique_ptr<Problem> make_problem(const BenchShape& s) {
   const int64_t tokens = int64_t(s.requests) * s.q_len;
   const int64_t slots = int64_t(s.requests) * lists * spec.page_size;
   p->q = random_tensor(tokens * spec.num_qo_heads * spec.head_dim_qk, spec.q_dtype, 1);
-  p->o.resize(size_t(tokens * spec.num_qo_heads * spec.head_dim_vo * size_of(spec.o_dtype)));
+  p->o = Region(tokens * spec.num_qo_heads * spec.head_dim_vo * size_of(spec.o_dtype));
   p->k = random_tensor(slots * spec.num_kv_heads * spec.head_dim_qk, spec.kv_dtype, 2);
   p->v = random_tensor(slots * spec.num_kv_heads * spec.head_dim_vo, spec.kv_dtype, 3);
   for (int32_t r = 0; r <= s.requests; ++r) {
@@ -97,7 +99,10 @@ double kept_pairs(const BenchShape& s) {
   return pairs * s.requests;
 }
 
-double percentile(std::vector<double> sorted, double p) { return sorted[size_t(p * double(sorted.size() - 1) + 0.5)]; }
+double percentile(std::vector<double> values, double p) {
+  std::sort(values.begin(), values.end());
+  return values[size_t(p * double(values.size() - 1) + 0.5)];
+}
 
 BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, ReadCeiling& memory) {
   const std::unique_ptr<Problem> p = make_problem(s);
@@ -109,25 +114,38 @@ BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, 
   const Plan plan = engine.plan(p->batch);
   engine.run(plan, p->tensors);
   ThreadPool pool(threads);
-  BenchRow row;
-  std::vector<double> times;
-  for (int r = 0; r < options.repeat; ++r) {
-    row.ceiling_gbps = std::max(row.ceiling_gbps, memory.measure_gbps(pool));
-    row.ceiling_gflops = std::max(row.ceiling_gflops, measure_fma_gflops(pool, 0.03));
+  const double bytes = double(p->k.size() + p->v.size() + p->q.size() + p->o.size());
+  const double flop = 2.0 * (s.spec.head_dim_qk + s.spec.head_dim_vo) * kept_pairs(s) * s.spec.num_qo_heads;
+  std::vector<double> times, read, fma, shares;
+  // Where a region lies in physical memory moves its read rate by a fifth, so memory-bound rows stand beside a linear read of their own K.
+  const auto read_rate = [&] { return s.memory_bound ? measure_read_gbps(pool, p->k) : memory.measure_gbps(pool); };
+  for (int r = 0; r <= options.repeat; ++r) {
+    read.push_back(read_rate());
+    fma.push_back(measure_fma_gflops(pool, 0.03));
+    if (r > 0) {  // a run's roof is the mean of the ceilings just before it and just after
+      const double rate = (s.memory_bound ? bytes : flop) / times.back() * 1e-3;
+      const std::vector<double>& roof = s.memory_bound ? read : fma;
+      shares.push_back(rate / (0.5 * (roof[size_t(r) - 1] + roof[size_t(r)])));
+    }
+    if (r == options.repeat) break;
     const double begin = now_us();
     engine.run(plan, p->tensors);
     times.push_back(now_us() - begin);
   }
-  std::sort(times.begin(), times.end());
+  BenchRow row;
   row.key = engine.kernel_key();
   row.shape = s.name;
   row.threads = threads;
   row.median_us = percentile(times, 0.5);
   row.p10_us = percentile(times, 0.1);
   row.p90_us = percentile(times, 0.9);
-  row.gbps = double(p->k.size() + p->v.size() + p->q.size() + p->o.size()) / row.median_us * 1e-3;
-  row.gflops = 2.0 * (s.spec.head_dim_qk + s.spec.head_dim_vo) * kept_pairs(s) * s.spec.num_qo_heads / row.median_us * 1e-3;
-  row.share = s.memory_bound ? row.gbps / row.ceiling_gbps : row.gflops / row.ceiling_gflops;
+  row.gbps = bytes / row.median_us * 1e-3;
+  row.gflops = flop / row.median_us * 1e-3;
+  row.ceiling_gbps = percentile(read, 0.5);
+  row.ceiling_gflops = percentile(fma, 0.5);
+  row.share = percentile(shares, 0.5);
+  row.share_p10 = percentile(shares, 0.1);
+  row.share_p90 = percentile(shares, 0.9);
   return row;
 }
 
@@ -159,7 +177,9 @@ nlohmann::ordered_json to_json(const BenchRow& r) {
           {"gflops", r.gflops},
           {"ceiling_gbps", r.ceiling_gbps},
           {"ceiling_gflops", r.ceiling_gflops},
-          {"share", r.share}};
+          {"share", r.share},
+          {"share_p10", r.share_p10},
+          {"share_p90", r.share_p90}};
 }
 
 }  // namespace kvloom::cli

@@ -29,8 +29,10 @@ struct BenchRow {
   double median_us = 0, p10_us = 0, p90_us = 0;
   double gbps = 0;                              // K and V bytes that must be read once, Q and O
   double gflops = 0;                            // 4 x head_dim (mean of qk and vo) x kept (row, key) pairs
-  double ceiling_gbps = 0, ceiling_gflops = 0;  // measured between the repeats, best of them
-  double share = 0;                             // of the roof that binds
+  double ceiling_gbps = 0, ceiling_gflops = 0;  // measured between the repeats, medians
+  double share = 0;  // of the roof that binds: the median of each run's rate over the ceilings beside it, so that a machine that is
+                     // slow for a second is slow for both
+  double share_p10 = 0, share_p90 = 0;
 };
 
 /// All rows of the CPU, in the order they are reported.

@@ -22,12 +22,13 @@ void run(const Options& options) {
   require(options.backend == "cpu", "bench: --backend: got \"{}\", wanted cpu", options.backend);
   const bool table = options.json != "-";
   if (table)
-    fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
-               "of GFLOP/s", "share");
+    fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
+               "of GFLOP/s", "share", "p10 - p90");
   const std::vector<BenchRow> rows = run_cpu_bench(options.bench, [&](const BenchRow& r) {
     if (!table) return;
-    fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%\n", r.shape, r.threads, r.median_us, r.gbps,
-               r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share);
+    fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%  {:.0f} - {:.0f}%\n", r.shape, r.threads, r.median_us, r.gbps,
+               r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share,
+               100 * r.share_p10, 100 * r.share_p90);
     std::fflush(stdout);
   });
   if (options.json.empty()) return;

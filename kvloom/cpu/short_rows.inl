@@ -15,6 +15,7 @@ namespace {
 
 inline constexpr int32_t kTileKeys = 32;
 inline constexpr int32_t kTileSlack = 8;          // keys that a block may reach beyond a tile
+inline constexpr int32_t kTileReach = kTileKeys + kTileSlack;
 inline constexpr int64_t kUnitBytes = 128 << 10;  // K and V of the heads that go together; two such units share a second-level cache
 
 /// One tile of keys: list tokens [token, token + kTileKeys), of which columns [begin, end) are the chunk's.
@@ -27,6 +28,9 @@ struct KeyTile {
   int32_t key_pos[kTileKeys];  // where positions are not linear
   uint8_t live[kTileKeys];     // not set if whole
   KeySlot slot[kTileKeys];     // of live columns
+  uint8_t from[kTileKeys];     // the column itself if it is live, else a live one that is read in its place
+  const char* k[kTileReach];   // rows of the chunk's first KV head; behind the end the last one is repeated
+  const char* v[kTileReach];
 };
 
 /// How K or V is read: in place, or through fp32 rows of one tile and head that are made first.
@@ -43,6 +47,7 @@ struct ShortWork {
   int32_t heads;       // KV heads of the chunk
   int32_t unit_heads;  // KV heads that go together
   Side k, v;
+  int32_t value_batch;  // values that are summed before o goes back to memory
   PackedRow* row;     // [heads][rows]
   KeptTokens* kept;   // [rows]
   TokenRange common;  // list tokens that every row keeps; empty where positions are listed
@@ -51,14 +56,14 @@ struct ShortWork {
   float* row_max;     // [heads][rows] base 2
   float* row_sum;
   float* rescale;
-  float* s;       // [unit_heads][rows][kTileKeys + kTileSlack]
+  float* s;       // [unit_heads][rows][kTileReach]
   float* staged;  // [kTileKeys][max(k.padded, v.padded)]
-  char* zeros;    // a row of zeros in any type
+  const char** staged_row;  // [kTileReach]: rows of `staged`, as KeyTile has them
   KeyTile* tile;  // [2]: this and the next
   LineRun* runs;
   RopeTable rope;
 };
-inline constexpr int64_t kScoreRow = kTileKeys + kTileSlack;
+inline constexpr int64_t kScoreRow = kTileReach;
 
 template <DType kType>
 Side direct_side(int32_t dim) {
@@ -94,7 +99,7 @@ ShortWork take_short_work(Arena& arena, const AttentionSpec& spec, int32_t rows,
   w.rescale = arena.take<float>(all);
   w.s = arena.take<float>(int64_t(w.unit_heads) * rows * kScoreRow);
   w.staged = arena.take<float>(kTileKeys * widest);
-  w.zeros = arena.take<char>(widest * sizeof(float));
+  w.staged_row = arena.take<const char*>(kTileReach);
   w.tile = arena.take<KeyTile>(2);
   w.runs = arena.take<LineRun>(2 * int64_t(kTileKeys) * w.unit_heads);
   w.rope = take_rope_table(arena, spec.variant.rope, spec.head_dim_qk);
@@ -113,7 +118,15 @@ void load_query(const Job& job, const PackedRow& r, float factor, ShortWork& w, 
   for (int32_t i = 0; i < w.k.padded; ++i) q[i] = natural[w.k.dim_at(i)] * factor;
 }
 
+/// As many values of a head as surely stay in the first-level cache: neighbours, or rows of all heads apart that share few of its sets.
+int32_t value_batch(const Job& job, const ShortWork& w) {
+  constexpr int64_t kHalfCache = 16 << 10;
+  const int64_t apart = w.v.staged ? w.v.padded * 4 : job.params->kv.v_token * size_of(job.spec->kv_dtype);
+  return static_cast<int32_t>(clamp_to<int64_t>(kHalfCache / max_of<int64_t>(apart, 1), 8, kTileKeys));
+}
+
 void begin_rows(const Job& job, const Chunk& chunk, ShortWork& w) {
+  w.value_batch = value_batch(job, w);
   const KeyRange& range = job.spec->variant.range;
   const bool listed = chunk.group->kv_position != KvPosition::linear;
   w.common = {0, listed ? 0 : chunk.kv_end};
@@ -136,7 +149,23 @@ void begin_rows(const Job& job, const Chunk& chunk, ShortWork& w) {
     w.rescale[i] = 1.0f;
   }
   __builtin_memset(w.o, 0, all * w.v.padded * sizeof(float));
-  __builtin_memset(w.zeros, 0, max_of(w.k.padded, w.v.padded) * sizeof(float));
+}
+
+/// Where the rows of the chunk's first KV head lie.
+void point_at_rows(const Job& job, const Chunk& chunk, KeyTile& tile) {
+  const KvView& kv = job.params->kv;
+  const int64_t bytes = size_of(job.spec->kv_dtype);
+  const char* k = static_cast<const char*>(kv.k) + chunk.kv_head * kv.k_head * bytes;
+  const char* v = static_cast<const char*>(kv.v) + chunk.kv_head * kv.v_head * bytes;
+  int32_t live = tile.begin;  // a live column: the last one seen, at first the first one
+  while (!tile.whole && !tile.live[live]) ++live;
+  for (int32_t j = tile.begin; j < tile.end; ++j) {
+    if (tile.whole || tile.live[j]) live = j;
+    tile.from[j] = uint8_t(live);
+    tile.k[j] = k + tile.slot[live].k * bytes;
+    tile.v[j] = v + tile.slot[live].v * bytes;
+  }
+  for (int32_t j = tile.end; j < tile.end + kTileSlack; ++j) tile.k[j] = tile.k[tile.end - 1], tile.v[j] = tile.v[tile.end - 1];
 }
 
 /// The tile that begins at `token`: which columns count, which keys are live, where those lie.
@@ -157,6 +186,7 @@ void find_tile(const Job& job, const Chunk& chunk, int32_t token, const ShortWor
   for (int32_t j = tile.begin; j < tile.end; ++j) {
     if (tile.whole || tile.live[j]) tile.slot[j] = key_slot(job, *chunk.group, token + j);
   }
+  if (tile.any) point_at_rows(job, chunk, tile);
 }
 
 /// The first tile at or after `token` that has a live key; one with none if there is no such tile.
@@ -167,43 +197,36 @@ void find_next_tile(const Job& job, const Chunk& chunk, int32_t token, const Sho
   } while (!tile.any && token < chunk.kv_end);
 }
 
-/// One side's rows of a tile, for one head, by column.
-struct TileRows {
-  const char* rows[kTileKeys + kTileSlack];
-};
-
-/// Where rows of K (or V) of a head lie; dead keys are rows of zeros, and the last live column is repeated behind the end.
+/// Rows of K (or V) of head `h` of the chunk, in place.
 template <bool kKeys>
-void point_at_rows(const Job& job, const KeyTile& tile, int32_t head, const ShortWork& w, TileRows& t) {
+Rows rows_of(const Job& job, const KeyTile& tile, int32_t h) {
   const KvView& kv = job.params->kv;
-  const int64_t bytes = size_of(job.spec->kv_dtype);
-  const char* base = static_cast<const char*>(kKeys ? kv.k : kv.v) + head * (kKeys ? kv.k_head : kv.v_head) * bytes;
-  for (int32_t j = tile.begin; j < tile.end; ++j) {
-    const int64_t at = kKeys ? tile.slot[j].k : tile.slot[j].v;
-    t.rows[j] = tile.whole || tile.live[j] ? base + at * bytes : w.zeros;
-  }
-  for (int32_t j = tile.end; j < tile.end + kTileSlack; ++j) t.rows[j] = t.rows[tile.end - 1];
+  return {kKeys ? tile.k : tile.v, h * (kKeys ? kv.k_head : kv.v_head) * size_of(job.spec->kv_dtype)};
 }
 
-/// Makes fp32 rows of a tile's rows and points at them instead.
+/// Rows of K (or V) of head `h` of the chunk as fp32, rotated.
 template <bool kKeys>
-void stage_rows(const Job& job, const KeyTile& tile, ShortWork& w, TileRows& t, LineCursor& lines) {
+Rows stage_rows(const Job& job, const KeyTile& tile, int32_t h, ShortWork& w, LineCursor& lines) {
   const Side& side = kKeys ? w.k : w.v;
+  const Rows rows = rows_of<kKeys>(job, tile, h);
   const ConvertRow convert = convert_row_of(job.spec->kv_dtype);
   const int64_t row_lines = side.dim * size_of(job.spec->kv_dtype) / kLineBytes;
   for (int32_t j = tile.begin; j < tile.end; ++j) {
-    for (int64_t l = 0; l < row_lines; ++l) lines.step();
-    const bool live = t.rows[j] != w.zeros;
-    if (!live) continue;
+    for (int64_t l = 0; l < row_lines; ++l) lines.fetch<1>();
+    if (j > tile.begin && tile.from[j] == tile.from[j - 1]) {  // a dead column
+      w.staged_row[j] = w.staged_row[j - 1];
+      continue;
+    }
     float* staged = w.staged + int64_t(j) * side.padded;
-    convert(t.rows[j], 0, side.dim, side.padded, staged);
+    convert(rows.row[j] + rows.offset, 0, side.dim, side.padded, staged);
     if (kKeys && w.rope.mode != RopeMode::none) {
-      set_rope_position(w.rope, tile.slot[j].pos);
+      set_rope_position(w.rope, tile.slot[tile.from[j]].pos);
       rotate_row(w.rope, staged);
     }
-    t.rows[j] = reinterpret_cast<const char*>(staged);
+    w.staged_row[j] = reinterpret_cast<const char*>(staged);
   }
-  for (int32_t j = tile.end; j < tile.end + kTileSlack; ++j) t.rows[j] = t.rows[tile.end - 1];
+  for (int32_t j = tile.end; j < tile.end + kTileSlack; ++j) w.staged_row[j] = w.staged_row[tile.end - 1];
+  return {w.staged_row, 0};
 }
 
 /// Calls f(first row, rows) for blocks of at most kMaxBlockRows rows of like size.
@@ -219,14 +242,11 @@ KVLOOM_SIMD void for_row_blocks(int32_t rows, F&& f) {
 
 /// Scores of a tile for head `h` of the chunk, then weights.
 void score_head(const Job& job, const Chunk& chunk, const KeyTile& tile, int32_t h, float* s, ShortWork& w, LineCursor& lines) {
-  const int32_t kv_head = chunk.kv_head + h;
-  TileRows t;
-  point_at_rows<true>(job, tile, kv_head, w, t);
-  if (w.k.staged) stage_rows<true>(job, tile, w, t, lines);
+  const Rows k = w.k.staged ? stage_rows<true>(job, tile, h, w, lines) : rows_of<true>(job, tile, h);
   const float* q = w.q + int64_t(h) * w.rows * w.k.padded;
   for_row_blocks(w.rows, [&](int32_t first, int32_t n) {
     const bool fetch = first == 0 && !w.k.staged;
-    w.k.kernels->score[n - 1][fetch](t.rows, tile.begin, tile.end, w.k.padded, q + int64_t(first) * w.k.padded, w.k.padded,
+    w.k.kernels->score[n - 1][fetch](k, tile.begin, tile.end, w.k.padded, q + int64_t(first) * w.k.padded, w.k.padded,
                                      s + first * kScoreRow, kScoreRow, lines);
   });
 }
@@ -250,23 +270,19 @@ void weigh_head(const Job& job, const Chunk& chunk, const KeyTile& tile, int32_t
     job.score(job, t);
   }
   if (variant.reduction == Reduction::sum) return;
-  for (int32_t i = 0; i < w.rows; ++i) {
-    const int64_t r = int64_t(h) * w.rows + i;
-    softmax_row(s + i * kScoreRow, kTileKeys, w.row_max[r], w.row_sum[r], w.rescale[r]);
-  }
+  const int64_t r = int64_t(h) * w.rows;
+  softmax_all_rows(s, kScoreRow, w.rows, kTileKeys, w.row_max + r, w.row_sum + r, w.rescale + r);
 }
 
 void add_head(const Job& job, const Chunk& chunk, const KeyTile& tile, int32_t h, const float* s, ShortWork& w, LineCursor& lines) {
-  TileRows t;
-  point_at_rows<false>(job, tile, chunk.kv_head + h, w, t);
-  if (w.v.staged) stage_rows<false>(job, tile, w, t, lines);
+  const Rows v = w.v.staged ? stage_rows<false>(job, tile, h, w, lines) : rows_of<false>(job, tile, h);
   const int64_t r = int64_t(h) * w.rows;
   for_row_blocks(w.rows, [&](int32_t first, int32_t n) {
     const bool fetch = first == 0 && !w.v.staged;
     bool same = true;
     for (int32_t i = first; i < first + n; ++i) same &= w.rescale[r + i] == 1.0f;
-    w.v.kernels->values[n - 1][fetch](t.rows + tile.begin, 0, tile.end - tile.begin, w.v.padded, s + first * kScoreRow + tile.begin,
-                                      kScoreRow, same ? nullptr : w.rescale + r + first, w.o + (r + first) * w.v.padded, w.v.padded, lines);
+    w.v.kernels->values[n - 1][fetch](v, tile.begin, tile.end, w.value_batch, w.v.padded, s + first * kScoreRow, kScoreRow,
+                                      same ? nullptr : w.rescale + r + first, w.o + (r + first) * w.v.padded, w.v.padded, lines);
   });
 }
 
@@ -285,14 +301,11 @@ void append_side(const Job& job, const Chunk& chunk, const KeyTile& tile, int32_
     if (live(j)) {
       while (next < tile.end && live(next) && at(next) - at(next - 1) == token) ++next;  // one page, as a rule
       const char* p = base + at(j) * bytes;
+      const int64_t tokens = next - j, row = dim * bytes;
       if (head < token) {
-        for (int32_t t = j; t < next; ++t, p += token * bytes) {
-          for (int32_t h = 0; h < count; ++h) append_run(runs, n, p + h * head * bytes, dim * bytes);
-        }
+        for (int64_t t = 0; t < tokens; ++t) append_rows(runs, n, p + t * token * bytes, count, head * bytes, row);
       } else {
-        for (int32_t h = 0; h < count; ++h, p += head * bytes) {
-          for (int32_t t = 0; t < next - j; ++t) append_run(runs, n, p + t * token * bytes, dim * bytes);
-        }
+        for (int64_t h = 0; h < count; ++h) append_rows(runs, n, p + h * head * bytes, tokens, token * bytes, row);
       }
     }
     j = next;

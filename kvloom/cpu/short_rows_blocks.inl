@@ -12,16 +12,12 @@ namespace {
 
 inline constexpr int kPair = 2 * kLanes;  // elements that are loaded together
 inline constexpr int kMaxBlockRows = 6;   // rows whose accumulators fit the registers
-inline constexpr int kValueTokens = 8;    // values summed before o goes back to memory: few enough to stay in the first-level cache
 
-/// As many lines are fetched as are read: `lines` of them every `steps` steps of a loop that reads `bytes` a step.
-struct Pace {
-  int lines;
-  int steps;
+/// Rows of K or V by column of a tile: row t begins at row[t] + offset. One list serves all heads of a tile.
+struct Rows {
+  const char* const* row;
+  int64_t offset;  // bytes
 };
-constexpr Pace pace_of(int64_t bytes) {
-  return bytes >= kLineBytes ? Pace{static_cast<int>(bytes / kLineBytes), 1} : Pace{1, static_cast<int>(kLineBytes / bytes)};
-}
 
 /// The dim that element i of a row in pair order holds.
 template <DType kType>
@@ -40,12 +36,20 @@ KVLOOM_SIMD Vec load_half(const char* row, int64_t i) {
   if constexpr (kType == DType::bf16 && kHalf == 1) return load_bf16_odd(reinterpret_cast<const uint16_t*>(row) + i);
 }
 
-/// Keys that one call of score_block takes: enough accumulators to hide the latency of an fma, a multiple of what is stored together.
-constexpr int block_keys(int rows) { return rows == 1 ? 8 : (rows <= 3 ? 4 : 2); }
+/// Keys that one call of score_block takes: ten or twelve accumulators, where eight would leave no slack between the latency of an fma
+/// and two of them a cycle.
+constexpr int block_keys(int rows) { return rows == 1 ? 8 : 12 / rows; }
+
+/// The fewest steps of `bytes` bytes that read whole lines.
+constexpr int steps_of_whole_lines(int64_t bytes) {
+  int steps = 1;
+  while (steps * bytes % kLineBytes != 0) ++steps;
+  return steps;
+}
 
 /// acc[r][t] += half a pair of q[r] . k[t]; whichever side is smaller stays in registers.
 template <DType kType, int kHalf, int kRows, int kKeys>
-KVLOOM_SIMD void score_half(const char* const* k, const float* q, int64_t q_row, int64_t i, Vec (&acc)[kRows][kKeys]) {
+KVLOOM_SIMD void score_half(const char* const (&k)[kKeys], const float* q, int64_t q_row, int64_t i, Vec (&acc)[kRows][kKeys]) {
   constexpr bool kHoldRows = kRows <= kKeys;
   constexpr int kHeld = kHoldRows ? kRows : kKeys, kPassing = kHoldRows ? kKeys : kRows;
   const auto row = [&](int r) __attribute__((always_inline)) { return load(q + r * q_row + i + kHalf * kLanes); };
@@ -64,23 +68,33 @@ KVLOOM_SIMD void score_half(const char* const* k, const float* q, int64_t q_row,
   }
 }
 
-/// s[r][t] = q[r] . k[t] over `dims` dims, a multiple of kPair. With kFetch, as many lines are fetched as are read.
+/// s[r][t] = q[r] . k[t] over `dims` dims, a multiple of kPair. With kFetch, as many lines are fetched as are read, one after the other
+/// between products: bursts are lost, since a core drops what it has no buffer for.
 template <DType kType, int kRows, bool kFetch>
-KVLOOM_SIMD void score_block(const char* const* k, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
+KVLOOM_SIMD void score_block(const Rows& keys, int32_t first, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
                              LineCursor& lines) {
   constexpr int kKeys = block_keys(kRows);
-  constexpr Pace kPace = pace_of(kKeys * kPair * size_of(kType));
+  const char* k[kKeys];
+#pragma GCC unroll 8
+  for (int t = 0; t < kKeys; ++t) k[t] = keys.row[first + t] + keys.offset;
   Vec acc[kRows][kKeys];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int t = 0; t < kKeys; ++t) acc[r][t] = set(0.0f);
   }
-  for (int32_t i = 0; i < dims; i += kPair) {
-    if (kFetch && i / kPair % kPace.steps == 0) {
-#pragma GCC unroll 16
-      for (int j = 0; j < kPace.lines; ++j) lines.step();
+  constexpr int kStepBytes = kKeys * kPair * size_of(kType);
+  constexpr int kSteps = steps_of_whole_lines(kStepBytes);
+  int32_t i = 0;
+  for (; i + kSteps * kPair <= dims; i += kSteps * kPair) {
+    if (kFetch) lines.fetch<kSteps * kStepBytes / kLineBytes>();
+#pragma GCC unroll 8
+    for (int u = 0; u < kSteps; ++u) {
+      score_half<kType, 0, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
+      score_half<kType, 1, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
     }
+  }
+  for (; kSteps > 1 && i < dims; i += kPair) {
     score_half<kType, 0, kRows, kKeys>(k, q, q_row, i, acc);
     score_half<kType, 1, kRows, kKeys>(k, q, q_row, i, acc);
   }
@@ -99,75 +113,89 @@ KVLOOM_SIMD void score_block(const char* const* k, int32_t dims, const float* q,
 
 /// Scores of kRows rows against keys [begin, end). k and s reach block_keys beyond `end`; what comes out there is of no use.
 template <DType kType, int kRows, bool kFetch>
-void score_keys(const char* const* k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
+void score_keys(const Rows& k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s, int64_t s_row,
                 LineCursor& lines) {
-  constexpr int kKeys = block_keys(kRows);
-  for (int32_t t = begin; t < end; t += kKeys) score_block<kType, kRows, kFetch>(k + t, dims, q, q_row, s + t, s_row, lines);
+  LineCursor at = lines;  // a copy stays in registers
+  for (int32_t t = begin; t < end; t += block_keys(kRows)) score_block<kType, kRows, kFetch>(k, t, dims, q, q_row, s + t, s_row, at);
+  lines = at;
+}
+
+/// acc[r] += weight[r] * values [first, first + kTokens), for kPairs pairs of dims from dim i.
+template <DType kType, int kTokens, int kRows, int kVecs>
+KVLOOM_SIMD void add_tokens(const char* const* v, int64_t offset, int32_t first, int64_t i, const float* s, int64_t s_row,
+                            Vec (&acc)[kRows][kVecs]) {
+#pragma GCC unroll 8
+  for (int u = 0; u < kTokens; ++u) {
+    const char* const row = v[first + u] + offset;
+    Vec value[kVecs];
+#pragma GCC unroll 4
+    for (int j = 0; j < kVecs; j += 2) {
+      value[j] = load_half<kType, 0>(row, i + j * kLanes);
+      value[j + 1] = load_half<kType, 1>(row, i + j * kLanes);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const Vec weight = set(s[r * s_row + first + u]);
+#pragma GCC unroll 8
+      for (int j = 0; j < kVecs; ++j) acc[r][j] = accumulate(acc[r][j], weight, value[j]);
+    }
+  }
 }
 
 /// o[r] = rescale[r] * o[r] + sum over t < n of s[r][t] * v[t], for kPairs pairs of dims from dim i. rescale nullptr: all 1.
 template <DType kType, int kRows, int kPairs, bool kFetch>
-KVLOOM_SIMD void value_block(const char* const* v, int32_t n, int32_t i, const float* s, int64_t s_row, const float* rescale, float* o,
-                             int64_t o_row, LineCursor& lines) {
-  constexpr Pace kPace = pace_of(kPairs * kPair * size_of(kType));
-  Vec acc[kRows][2 * kPairs];
+KVLOOM_SIMD void value_block(const char* const* v, int64_t offset, int32_t n, int32_t i, const float* s, int64_t s_row,
+                             const float* rescale, float* o, int64_t o_row, LineCursor& lines) {
+  constexpr int kVecs = 2 * kPairs;
+  Vec acc[kRows][kVecs];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = load(o + r * o_row + i + j * kLanes);
+    for (int j = 0; j < kVecs; ++j) acc[r][j] = load(o + r * o_row + i + j * kLanes);
   }
   if (rescale) {
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = mul(acc[r][j], set(rescale[r]));
+      for (int j = 0; j < kVecs; ++j) acc[r][j] = mul(acc[r][j], set(rescale[r]));
     }
   }
-#pragma GCC unroll 2
-  for (int32_t t = 0; t < n; ++t) {
-    if (kFetch && t % kPace.steps == kPace.steps - 1) {
-#pragma GCC unroll 16
-      for (int j = 0; j < kPace.lines; ++j) lines.step();
-    }
-    Vec value[2 * kPairs];
-#pragma GCC unroll 4
-    for (int j = 0; j < kPairs; ++j) {
-      value[2 * j] = load_half<kType, 0>(v[t], i + j * kPair);
-      value[2 * j + 1] = load_half<kType, 1>(v[t], i + j * kPair);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vec weight = set(s[r * s_row + t]);
-#pragma GCC unroll 8
-      for (int j = 0; j < 2 * kPairs; ++j) acc[r][j] = accumulate(acc[r][j], weight, value[j]);
-    }
+  int32_t t = 0;
+  constexpr int kTokens = max_of(4, steps_of_whole_lines(kPairs * kPair * size_of(kType)));
+  for (; t + kTokens <= n; t += kTokens) {
+    if (kFetch) lines.fetch<kTokens * kPairs * kPair * size_of(kType) / kLineBytes>();
+    add_tokens<kType, kTokens>(v, offset, t, i, s, s_row, acc);
   }
+  for (; t < n; ++t) add_tokens<kType, 1>(v, offset, t, i, s, s_row, acc);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int j = 0; j < 2 * kPairs; ++j) store(o + r * o_row + i + j * kLanes, acc[r][j]);
+    for (int j = 0; j < kVecs; ++j) store(o + r * o_row + i + j * kLanes, acc[r][j]);
   }
 }
 
-/// o[r] = rescale[r] * o[r] + sum over t in [begin, end) of s[r][t] * v[t], for kRows rows and `dims` dims, a multiple of kPair.
+/// o[r] = rescale[r] * o[r] + sum over t in [begin, end) of s[r][t] * v[t], for kRows rows and `dims` dims, a multiple of kPair. `batch`
+/// values are summed before o goes back to memory: as many as the first-level cache holds, lest every line be fetched twice.
 template <DType kType, int kRows, bool kFetch>
-void add_values(const char* const* v, int32_t begin, int32_t end, int32_t dims, const float* s, int64_t s_row, const float* rescale,
+void add_values(const Rows& v, int32_t begin, int32_t end, int32_t batch, int32_t dims, const float* s, int64_t s_row, const float* rescale,
                 float* o, int64_t o_row, LineCursor& lines) {
   constexpr int kPairs = kRows == 1 ? 4 : (kRows <= 3 ? 2 : 1);
-  for (int32_t t = begin; t < end; t += kValueTokens) {
-    const int32_t n = min_of(kValueTokens, end - t);
+  LineCursor at = lines;
+  for (int32_t t = begin; t < end; t += batch) {
+    const int32_t n = min_of(batch, end - t);
     int32_t i = 0;
     for (; i + kPairs * kPair <= dims; i += kPairs * kPair) {
-      value_block<kType, kRows, kPairs, kFetch>(v + t, n, i, s + t, s_row, rescale, o, o_row, lines);
+      value_block<kType, kRows, kPairs, kFetch>(v.row + t, v.offset, n, i, s + t, s_row, rescale, o, o_row, at);
     }
-    for (; i < dims; i += kPair) value_block<kType, kRows, 1, kFetch>(v + t, n, i, s + t, s_row, rescale, o, o_row, lines);
+    for (; i < dims; i += kPair) value_block<kType, kRows, 1, kFetch>(v.row + t, v.offset, n, i, s + t, s_row, rescale, o, o_row, at);
     rescale = nullptr;
   }
+  lines = at;
 }
 
-using ScoreKeys = void (*)(const char* const* k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s,
+using ScoreKeys = void (*)(const Rows& k, int32_t begin, int32_t end, int32_t dims, const float* q, int64_t q_row, float* s,
                            int64_t s_row, LineCursor& lines);
-using AddValues = void (*)(const char* const* v, int32_t begin, int32_t end, int32_t dims, const float* s, int64_t s_row,
+using AddValues = void (*)(const Rows& v, int32_t begin, int32_t end, int32_t batch, int32_t dims, const float* s, int64_t s_row,
                            const float* rescale, float* o, int64_t o_row, LineCursor& lines);
 
 /// The inner loops of one type, by rows - 1 and by whether lines are fetched.

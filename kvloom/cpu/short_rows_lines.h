@@ -25,6 +25,12 @@ KVLOOM_HD void append_run(LineRun* runs, int32_t& count, const char* p, int64_t 
   runs[count++] = {p - offset, p + bytes};
 }
 
+/// `count` rows of `bytes` bytes, `apart` bytes from one to the next.
+KVLOOM_HD void append_rows(LineRun* runs, int32_t& n, const char* p, int64_t count, int64_t apart, int64_t bytes) {
+  if (apart == bytes) return append_run(runs, n, p, count * bytes);
+  for (int64_t i = 0; i < count; ++i) append_run(runs, n, p + i * apart, bytes);
+}
+
 class LineCursor {
  public:
   /// Nothing to fetch.
@@ -32,16 +38,27 @@ class LineCursor {
   /// Runs [0, count), which must outlive the cursor.
   KVLOOM_HD LineCursor(const LineRun* runs, int32_t count) : next_(runs), last_(runs + count) { advance(); }
 
-  /// Fetches the next line into the second-level cache; nothing when there is none left.
-  KVLOOM_HD void step() {
-    __builtin_prefetch(line_, 0, 2);
-    line_ += kLineBytes;
-    if (line_ >= end_) [[unlikely]]
-      advance();
+  /// Fetches the next kCount lines; nothing when there are none left.
+  template <int kCount>
+  KVLOOM_HD void fetch() {
+    if (end_ - line_ > kCount * kLineBytes) [[likely]] {
+#pragma GCC unroll 16
+      for (int j = 0; j < kCount; ++j) __builtin_prefetch(line_ + j * kLineBytes, 0, 3);
+      line_ += kCount * kLineBytes;
+    } else {
+      fetch_over_end(kCount);
+    }
   }
   KVLOOM_HD bool done() const { return end_ == &idle_ + 1; }
 
  private:
+  __attribute__((noinline, cold)) void fetch_over_end(int count) {
+    for (int j = 0; j < count; ++j) {
+      __builtin_prefetch(line_, 0, 3);
+      line_ += kLineBytes;
+      if (line_ >= end_) advance();
+    }
+  }
   KVLOOM_HD void advance() {
     if (next_ != last_) {
       line_ = next_->begin;
@@ -53,7 +70,7 @@ class LineCursor {
     }
   }
 
-  static constexpr char idle_ = 0;
+  static constexpr char idle_ = 0;  // fetched for want of anything better
   const char* line_ = &idle_;
   const char* end_ = &idle_ + 1;
   const LineRun* next_ = nullptr;

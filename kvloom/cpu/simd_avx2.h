@@ -37,17 +37,13 @@ KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) {
   return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_castps_si256(shifted), 23)));
 }
 
-KVLOOM_SIMD float max_lane(Vec a) {
-  __m128 x = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  x = _mm_max_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+/// out [4] = the largest lanes of a, b, c, d.
+KVLOOM_SIMD void max_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  const __m256 ab = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+  const __m256 cd = _mm256_max_ps(_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+  const __m256 x = _mm256_max_ps(_mm256_shuffle_ps(ab, cd, 0x44), _mm256_shuffle_ps(ab, cd, 0xee));
+  _mm_storeu_ps(out, _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)));
 }
-KVLOOM_SIMD float sum_lanes(Vec a) {
-  __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
-  x = _mm_add_ps(x, _mm_movehl_ps(x, x));
-  return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
-}
-
 /// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
 KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
   const __m256 x = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));

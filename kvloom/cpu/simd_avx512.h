@@ -31,9 +31,13 @@ KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return _mm512_mask_ble
 KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) {
   return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
 }
-KVLOOM_SIMD float max_lane(Vec a) { return _mm512_reduce_max_ps(a); }
-KVLOOM_SIMD float sum_lanes(Vec a) { return _mm512_reduce_add_ps(a); }
-
+/// out [4] = the largest lanes of a, b, c, d.
+KVLOOM_SIMD void max_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  out[0] = _mm512_reduce_max_ps(a);
+  out[1] = _mm512_reduce_max_ps(b);
+  out[2] = _mm512_reduce_max_ps(c);
+  out[3] = _mm512_reduce_max_ps(d);
+}
 /// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
 KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
   const auto half = [](Vec v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); };

@@ -40,18 +40,25 @@ KVLOOM_SIMD Vec max(Vec a, Vec b) { return a > b ? a : b; }
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return a < b ? x : y; }
 [[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
 KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) { return (Vec)((VecInt)p + ((VecInt)shifted << 23)); }
-KVLOOM_SIMD float max_lane(Vec a) {
-  const float x = a[0] > a[1] ? a[0] : a[1], y = a[2] > a[3] ? a[2] : a[3];
-  return x > y ? x : y;
+/// out [4] = the largest lanes of a, b, c, d.
+KVLOOM_SIMD void max_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
+  const auto largest = [](Vec v) {
+    const float x = v[0] > v[1] ? v[0] : v[1], y = v[2] > v[3] ? v[2] : v[3];
+    return x > y ? x : y;
+  };
+  out[0] = largest(a);
+  out[1] = largest(b);
+  out[2] = largest(c);
+  out[3] = largest(d);
 }
-KVLOOM_SIMD float sum_lanes(Vec a) { return (a[0] + a[2]) + (a[1] + a[3]); }
 
 /// out [4] = the sums of the lanes of a, b, c, d, each added up in the same order.
 KVLOOM_SIMD void sum_lanes_of_four(Vec a, Vec b, Vec c, Vec d, float* out) {
-  out[0] = sum_lanes(a);
-  out[1] = sum_lanes(b);
-  out[2] = sum_lanes(c);
-  out[3] = sum_lanes(d);
+  const auto sum = [](Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); };
+  out[0] = sum(a);
+  out[1] = sum(b);
+  out[2] = sum(c);
+  out[3] = sum(d);
 }
 
 /// The even and the odd elements of 2 * kLanes.

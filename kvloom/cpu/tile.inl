@@ -119,10 +119,7 @@ void weigh(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& 
     job.score(job, t);
   }
   if (variant.reduction == Reduction::sum) return;
-  for (int32_t i = 0; i < real; ++i) {
-    const int32_t r = first + i;
-    softmax_row(s + i * w.score_stride + rb.begin, rb.end - rb.begin, w.row_max[r], w.row_sum[r], w.rescale[r]);
-  }
+  softmax_all_rows(s + rb.begin, w.score_stride, real, rb.end - rb.begin, w.row_max + first, w.row_sum + first, w.rescale + first);
 }
 
 /// Rows [first, last) against the packed block.

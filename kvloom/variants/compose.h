@@ -1,5 +1,5 @@
 // Several variants as one: Compose<Alibi, SoftCap, CustomMask>. Logits pass through the parts in the order written (DESIGN: bias before
-// cap), a key is kept when every part keeps it, and at most one part may change the reduction. A hook that a part lacks costs nothing.
+// cap), a key is kept when every part keeps it; at most one part may change the reduction, and one turn queries and keys. A hook that a part lacks costs nothing.
 #pragma once
 
 #include "kvloom/contract/variant.h"
@@ -21,6 +21,15 @@ concept HasKeep32 = requires(const Coord& c, const P& p) {
 template <class V, class P>
 concept HasWeight = requires(float logit, const P& p) {
   V::weight(logit, p);
+};
+
+template <class V, class P>
+concept HasQuery = requires(float x, const Coord& c, const P& p) {
+  V::query(x, x, 0, c, p);
+};
+template <class V, class P>
+concept HasKey = requires(float x, const Coord& c, const P& p) {
+  V::key(x, x, 0, c, p);
 };
 
 /// softmax unless the variant says otherwise.
@@ -59,7 +68,31 @@ struct Compose {
     return logit;
   }
 
+  /// One part may turn queries and keys as they are loaded: a second would need the partner that the first has made.
+  template <class P>
+  requires(HasQuery<Parts, P> || ...) KVLOOM_HD static float query(float x, float partner, int dim, const Coord& c, const P& p) {
+    static_assert((int(HasQuery<Parts, P>) + ...) == 1, "at most one part of Compose may have a query hook");
+    ((x = query_of<Parts>(x, partner, dim, c, p)), ...);
+    return x;
+  }
+  template <class P>
+  requires(HasKey<Parts, P> || ...) KVLOOM_HD static float key(float x, float partner, int dim, const Coord& c, const P& p) {
+    static_assert((int(HasKey<Parts, P>) + ...) == 1, "at most one part of Compose may have a key hook");
+    ((x = key_of<Parts>(x, partner, dim, c, p)), ...);
+    return x;
+  }
+
  private:
+  template <class V, class P>
+  KVLOOM_HD static float query_of(float x, float partner, int dim, const Coord& c, const P& p) {
+    if constexpr (HasQuery<V, P>) return V::query(x, partner, dim, c, p);
+    return x;
+  }
+  template <class V, class P>
+  KVLOOM_HD static float key_of(float x, float partner, int dim, const Coord& c, const P& p) {
+    if constexpr (HasKey<V, P>) return V::key(x, partner, dim, c, p);
+    return x;
+  }
   template <class V, class P>
   KVLOOM_HD static float logit_of(float score, const Coord& c, const P& p) {
     if constexpr (HasLogit<V, P>) return V::logit(score, c, p);

@@ -28,7 +28,8 @@ class CudaUnit : public Unit {
     CK(cuModuleGetGlobal(&p, &n, module_, "kvloom_facts"));
     CK(cuMemcpyDtoH(facts, p, sizeof facts));
     for (int k = 0; k < 3; ++k) {
-      CK(cuModuleGetFunction(&f_[k], module_, kKindNames[k]));
+      f_[k] = nullptr;
+      if (cuModuleGetFunction(&f_[k], module_, kKindNames[k])) continue;
       CK(cuFuncSetAttribute(f_[k], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, facts[3 * k + 1]));
       int fit = 0;
       CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, f_[k], facts[3 * k], size_t(facts[3 * k + 1])));

@@ -2,8 +2,8 @@
 # emulate.sh [unit ...]: builds lab/sm80/out/emulated, the random cases on an emulated GPU, for these units (default: all of units.py).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-out=lab/sm80/out/emulate
-PYTHONPATH=lab/sm80 python3 lab/sm80/units.py $out "$@"
+out=${OUT_DIR:-lab/sm80/out/emulate}
+PYTHONPATH=lab/sm80 python3 lab/sm80/units.py $out "${@:-checks}"
 sed 's/.*/UNIT(&)/' $out/names > $out/emulated.inc
 flags="-std=c++20 -O1 -g -w -I$out -Ilab/sm80/emulator -I. -Ilab/sm80"
 g++ $flags -c lab/sm80/emulator/simt.cc -o $out/simt.o

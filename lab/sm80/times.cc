@@ -227,9 +227,12 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json) {
   AttendArgs a = run.a;
   a.plan = run.own(to_device(lines)), a.page_size = FastDivide(uint32_t(run.spec.page_size)), a.group_size = FastDivide(uint32_t(s.hq / s.hk));
   const auto& lay = planner.layout();
-  CK(cudaMalloc(&a.scratch.partial_o, size_t(lay.partial_o_bytes) + 16)), run.own(a.scratch.partial_o);
-  CK(cudaMalloc(&a.scratch.partial_lse, size_t(lay.partial_lse_bytes) + 16)), run.own(a.scratch.partial_lse);
-  CK(cudaMalloc(&a.scratch.counters, size_t(lay.counter_bytes) + 16)), run.own(a.scratch.counters);
+  CK(cudaMalloc(&a.scratch.partial_o, size_t(lay.partial_o_bytes) + 16));
+  run.own(a.scratch.partial_o);
+  CK(cudaMalloc(&a.scratch.partial_lse, size_t(lay.partial_lse_bytes) + 16));
+  run.own(a.scratch.partial_lse);
+  CK(cudaMalloc(&a.scratch.counters, size_t(lay.counter_bytes) + 16));
+  run.own(a.scratch.counters);
   CK(cudaMemset(a.scratch.counters, 0, size_t(lay.counter_bytes)));
   CK(cudaDeviceSynchronize());
   unit.launch(kind, a, cfg.num_ctas);
@@ -251,7 +254,8 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json) {
   CK(cudaStreamEndCapture(cudaStreamPerThread, &graph));
   CK(cudaGraphInstantiate(&exec, graph, 0));
   cudaEvent_t e0, e1;
-  CK(cudaEventCreate(&e0)), CK(cudaEventCreate(&e1));
+  CK(cudaEventCreate(&e0));
+  CK(cudaEventCreate(&e1));
   std::vector<float> times;
   double spent = 0;
   usleep(200000);  // the power limit forgets

@@ -58,11 +58,41 @@ CHECKS = [
 ]
 
 
+def chosen(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", paged=True, fixed=False, shared=233472):
+    """A unit as the product makes it: tiles by choose.h."""
+    u = unit(name, variant, qk, vo, q, kv, o, paged, fixed)
+    spec = (f"{{{qk}, {vo}, kvloom::DType::{q}, kvloom::DType::{kv}, kvloom::DType::{o}, {str(paged).lower()}, {str(fixed).lower()}, "
+            f"{str('Rope' in variant).lower()}, {shared}}}")
+    u["memory"], u["compute"] = (f"kvloom::sm80::{c}_config({spec})" for c in ("memory", "compute"))
+    return u
+
+
+CHECKS += [chosen(f"chosen_d{d}", qk=d, vo=d) for d in (32, 48, 96, 112, 144, 160, 192, 224, 240)]
+CHECKS += [
+    chosen("chosen_d256_e5m2_rope", ROPE_HALF, qk=256, vo=256, kv="e5m2"),
+    chosen("chosen_d256_small", qk=256, vo=256, shared=102400),
+    chosen("chosen_mla_e4m3_fixed", qk=576, vo=512, kv="e4m3", fixed=True),
+    chosen("chosen_d128_all", "Compose<Alibi, SoftCap, CustomMask, Rope<kvloom::RopeMode::half_split>>", kv="e4m3"),
+    chosen("chosen_d64_128_ragged", qk=64, vo=128, paged=False, q="f16", kv="f16", o="f32"),
+    chosen("chosen_d16_fixed_e5m2", "Alibi", qk=16, vo=16, kv="e5m2", q="f16", o="f16", fixed=True),
+]
+
+
 def text(u):
     headers = "".join(f'#include "kvloom/variants/{h}.h"\n' for h in ("plain", "alibi", "soft_cap", "custom_mask", "sigmoid", "rope", "compose"))
     return (f'#include "kvloom/device/sm80/unit.cuh"\n{headers}\nnamespace {{\nusing namespace kvloom::variants;\nusing Variant = {u["variant"]};\n'
             f'constexpr kvloom::sm80::AttendConfig kMemory{{{u["memory"]}}};\nconstexpr kvloom::sm80::AttendConfig kCompute{{{u["compute"]}}};\n}}  // namespace\n\n'
-            "KVLOOM_SM80_ATTEND(kMemory, kCompute, Variant)\n")
+            + entries(u.get("only")))
+
+
+def entries(only):
+    if not only:
+        return "KVLOOM_SM80_ATTEND(kMemory, kCompute, Variant)\n"
+    c = "kCompute" if only == "compute" else "kMemory"
+    one = f"{c}.threads(), kvloom::sm80::shared_bytes<{c}, Variant>(), {c}.ctas_per_sm"
+    return (f'extern "C" __global__ void __launch_bounds__({c}.threads(), {c}.ctas_per_sm) attend_{only}(const __grid_constant__ kvloom::AttendArgs args) {{\n'
+            f"  extern __shared__ __align__(128) char kvloom_shared[];\n  kvloom::sm80::block_run<{c}, Variant>(args, kvloom_shared);\n}}\n"
+            f'extern "C" __device__ int32_t kvloom_facts[16] = {{{one}, {one}, {one}, {c}.tile_rows, {c}.tile_kv, {c}.tile_rows, {c}.tile_kv}};\n')
 
 
 def row(u):
@@ -75,8 +105,9 @@ def row(u):
 def main():
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
-    from speed_units import SPEED
-    units = [u for u in CHECKS + SPEED if len(sys.argv) < 3 or u["name"] in sys.argv[2:]]
+    from speed_units import speed
+    groups = {"checks": CHECKS, "speed": speed(unit)}
+    units = [u for g, us in groups.items() for u in us if len(sys.argv) < 3 or u["name"] in sys.argv[2:] or g in sys.argv[2:]]
     for u in units:
         path = out / (u["name"] + ".cu")
         if not path.exists() or path.read_text() != text(u):

@@ -7,11 +7,14 @@
 
 namespace kvloom::block {
 
-/// Radians in (-pi, pi] of `pos` times `turns`.
-__device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
+/// `pos` times `turns`, of which only the fraction of a turn counts: signed, a turn is 2^32.
+__device__ __forceinline__ int32_t turn_fraction(uint64_t turns, int32_t pos) {
   const uint32_t high = uint32_t(turns >> 32), low = uint32_t(turns);
-  const int32_t fraction = int32_t(uint32_t(pos) * high + __umulhi(uint32_t(pos), low) - (pos < 0 ? low : 0u));
-  return float(fraction) * 1.4629180792671596e-9f;  // pi / 2^31
+  return int32_t(uint32_t(pos) * high + __umulhi(uint32_t(pos), low) - (pos < 0 ? low : 0u));
+}
+/// The same in radians, within pi of 0.
+__device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
+  return float(turn_fraction(turns, pos)) * 1.4629180792671596e-9f;  // pi / 2^31
 }
 __device__ __forceinline__ float turn_cos(uint64_t turns, int32_t pos) { return ptx::cos_small(turn_angle(turns, pos)); }
 __device__ __forceinline__ float turn_sin(uint64_t turns, int32_t pos) { return ptx::sin_small(turn_angle(turns, pos)); }

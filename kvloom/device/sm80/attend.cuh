@@ -27,7 +27,8 @@ struct Pass {
 
   /// Positions of the keys of tile number `t`, which begins at `token`. Keys that are not the span's get those of one that is.
   __device__ __forceinline__ void block_look_up_positions(int t, int32_t token) const {
-    if (!looks_up()) return;
+    constexpr bool kHooked = block::has_logit<V>() || block::has_keep<V>() || block::has_key<V>();
+    if (!looks_up() || (!kHooked && !masked)) return;
     const int32_t j = clamp_to(token + int32_t(threadIdx.x), walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1));
     if (token < walk.end) m.pos[t % Memory::kTileSlots][threadIdx.x] = position_of<C>(args, m.group, j);
   }
@@ -48,6 +49,13 @@ struct Pass {
     if (!looks_up() || token >= walk.end || !in_span(j)) return false;
     return masked ? m.live[t % Memory::kTileSlots][threadIdx.x / 32] >> (threadIdx.x % 32) & 1 : m.hull.touches(j);
   }
+  /// True, for all threads alike, if no row keeps any key of tile t.
+  __device__ __forceinline__ bool is_dead(int t) const {
+    uint32_t any = 0;
+#pragma unroll
+    for (int w = 0; w < C.mask_words(); ++w) any |= m.live[t % Memory::kTileSlots][w];
+    return any == 0;
+  }
   __device__ __forceinline__ void block_set_place(int t, int32_t token, bool live, int64_t page) const {
     if (!looks_up()) return;
     m.place[t % Memory::kPlaceSlots][threadIdx.x] =
@@ -57,10 +65,9 @@ struct Pass {
     const bool live = is_live(t, token);
     block_set_place(t, token, live, live ? page_of<C>(args, m.group, token + int32_t(threadIdx.x)) : 0);
   }
-  /// A group of copies of its own, empty past the last tile.
-  __device__ __forceinline__ void block_load(int t, int32_t token, int stage) const {
-    if (token < walk.end) block_load_tile<C>(m.place[t % Memory::kPlaceSlots], m.k[stage], m.v[stage]);
-    ptx::cp_async_commit();
+  /// Copies of tile t into `stage`; past the last tile zeros, so that nobody need ask. Parts as block_load_part.
+  __device__ __forceinline__ void block_load(int t, int stage, int part = 0, int parts = 1) const {
+    block_load_part<C>(m.place[t % Memory::kPlaceSlots], ptx::shared_address(m.k[stage]), ptx::shared_address(m.v[stage]), part, parts);
   }
 
   /// `n` tiles after the one that begins at `token`.
@@ -88,7 +95,10 @@ struct Pass {
     }
     for_tiles(C.stages, [&](int t, int32_t token) { block_look_up_places(t, token); });
     __syncthreads();
-    for_tiles(C.stages - 1, [&](int t, int32_t token) { block_load(t, token, t); });
+    for_tiles(C.stages - 1, [&](int t, int32_t) {
+      block_load(t, t);
+      ptx::cp_async_commit();
+    });
   }
 
   /// What is to be known of tile t for the warps that work on it.
@@ -114,7 +124,7 @@ struct Pass {
     for (int t = 0; token < walk.end; ++t, token = after(token, 1)) {
       ptx::cp_async_wait<C.stages - 2>();
       __syncthreads();  // this tile is there; everybody is done with the one before
-      block_load(t + C.stages - 1, after(token, C.stages - 1), stage == 0 ? C.stages - 1 : stage - 1);
+      const int free_stage = stage == 0 ? C.stages - 1 : stage - 1;
       if (t == 0) {
         if constexpr (block::has_query<V>()) {
           block_transform_queries<C, V>(args, m);
@@ -131,19 +141,26 @@ struct Pass {
       block_look_up_positions(t + C.stages + 2, after(token, C.stages + 2));
       const bool live = is_live(t + C.stages, after(token, C.stages));
       const int64_t page = live ? page_of<C>(args, m.group, after(token, C.stages) + int32_t(threadIdx.x)) : 0;
-      step(state, q, scaling, view(t, token, stage, row0, key0));
+      const auto load = [&](int part, int parts) { block_load(t + C.stages - 1, free_stage, part, parts); };
+      if (masked && is_dead(t)) {
+        load(0, 1);
+      } else {
+        step(state, q, scaling, view(t, token, stage, row0, key0), load);
+      }
+      ptx::cp_async_commit();
       block_set_place(t + C.stages, after(token, C.stages), live, page);
       stage = stage + 1 == C.stages ? 0 : stage + 1;
     }
     ptx::cp_async_wait<0>();
   }
 
-  template <class State, class Q>
-  __device__ __forceinline__ void step(State& state, Q& q, const Scaling& scaling, const TileView<C>& tile) const {
+  /// `load(part, parts)` copies a part of a tile to come.
+  template <class State, class Q, class Load>
+  __device__ __forceinline__ void step(State& state, Q& q, const Scaling& scaling, const TileView<C>& tile, Load&& load) const {
     if constexpr (C.wide()) {
-      warp_wide_tile_step<C, V>(args, tile, q, scaling, state, m);
+      warp_wide_tile_step<C, V>(args, tile, q, scaling, state, m, load);
     } else {
-      warp_tile_step<C, V>(args, tile, q, scaling, state);
+      warp_tile_step<C, V>(args, tile, q, scaling, state, load);
     }
   }
 };

@@ -74,39 +74,61 @@ __device__ __forceinline__ KeyPlace place_of(const AttendArgs& args, const RowGr
           static_cast<const char*>(kv.v) + (page * kv.v_page + in_page * kv.v_token + kv_head * kv.v_head) * kSize};
 }
 
-/// Copies `kRows` rows of kBytes / 16 chunks each; source(row) is a row's first byte or nullptr.
-template <class Layout, int kRows, int kThreads, class Source>
-__device__ __forceinline__ void block_copy_rows(uint32_t tile, Source source) {
-#pragma unroll
-  for (int i = 0; i < ceil_div(kRows * Layout::kChunks, kThreads); ++i) {
-    const int at = i * kThreads + int(threadIdx.x);
-    const int row = at / Layout::kChunks, chunk = at % Layout::kChunks;
-    if (kRows * Layout::kChunks % kThreads != 0 && row >= kRows) break;
-    const char* from = source(row);
-    ptx::cp_async_16(tile + Layout::offset(row, chunk), from + chunk * 16, from != nullptr);
+/// The 16-byte copies of a tile of kRows rows that fall to this thread: it keeps to one chunk of a row where rows and threads allow it.
+template <class Layout, int kRows, int kThreads>
+struct TileCopies {
+  static constexpr int kCount = ceil_div(kRows * Layout::kChunks, kThreads);
+  static constexpr bool kOneChunk = kThreads % Layout::kChunks == 0 && kThreads / Layout::kChunks % 8 == 0 && kRows * Layout::kChunks % kThreads == 0;
+  static constexpr int kRowStep = kThreads / Layout::kChunks;  // of kOneChunk
+
+  __device__ __forceinline__ static int row(int i) {
+    return kOneChunk ? int(threadIdx.x) / Layout::kChunks + i * kRowStep : (i * kThreads + int(threadIdx.x)) / Layout::kChunks;
   }
+  __device__ __forceinline__ static int chunk(int i) {
+    return kOneChunk ? int(threadIdx.x) % Layout::kChunks : (i * kThreads + int(threadIdx.x)) % Layout::kChunks;
+  }
+  __device__ __forceinline__ static uint32_t offset(int i) {
+    if constexpr (kOneChunk) return Layout::offset(row(0), chunk(0)) + uint32_t(i * kRowStep * Layout::kRowBytes);
+    return Layout::offset(row(i), chunk(i));
+  }
+  /// The last copy of some threads may lie past the tile.
+  __device__ __forceinline__ static bool there(int i) { return kRows * Layout::kChunks % kThreads == 0 || row(i) < kRows; }
+};
+
+/// Both addresses of a place in one load.
+__device__ __forceinline__ KeyPlace read_place(const KeyPlace* place) {
+  const uint4 w = *reinterpret_cast<const uint4*>(place);
+  return {reinterpret_cast<const char*>(uint64_t(w.y) << 32 | w.x), reinterpret_cast<const char*>(uint64_t(w.w) << 32 | w.z)};
 }
 
-/// K and V of a tile, one group of copies; the caller commits.
+/// Part `part` of `parts` of the copies of K and V of a tile; the caller commits. Keys without a place become zeros.
 template <AttendConfig C>
-__device__ __forceinline__ void block_load_tile(const KeyPlace* place, char* k, char* v) {
-  const uint32_t k_tile = ptx::shared_address(k), v_tile = ptx::shared_address(v);
+__device__ __forceinline__ void block_load_part(const KeyPlace* place, uint32_t k, uint32_t v, int part, int parts) {
   if constexpr (KRows<C>::kChunks == VRows<C>::kChunks) {  // one look at a place serves both
-    using Layout = KRows<C>;
-    constexpr int kAll = C.tile_kv * Layout::kChunks;
+    using Copies = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
 #pragma unroll
-    for (int i = 0; i < ceil_div(kAll, C.threads()); ++i) {
-      const int at = i * C.threads() + int(threadIdx.x);
-      const int row = at / Layout::kChunks, chunk = at % Layout::kChunks;
-      if (kAll % C.threads() != 0 && row >= C.tile_kv) break;
-      const KeyPlace from = place[row];
-      const uint32_t offset = Layout::offset(row, chunk);
-      ptx::cp_async_16(k_tile + offset, from.k + chunk * 16, from.k != nullptr);
-      ptx::cp_async_16(v_tile + offset, from.v + chunk * 16, from.k != nullptr);
+    for (int i = 0; i < Copies::kCount; ++i) {
+      if (i * parts / Copies::kCount != part || !Copies::there(i)) continue;
+      const KeyPlace from = read_place(place + Copies::row(i));
+      const uint32_t bytes = from.k != nullptr ? 16 : 0;
+      ptx::cp_async_16(k + Copies::offset(i), from.k + Copies::chunk(i) * 16, bytes);
+      ptx::cp_async_16(v + Copies::offset(i), from.v + Copies::chunk(i) * 16, bytes);
     }
-  } else {
-    block_copy_rows<KRows<C>, C.tile_kv, C.threads()>(k_tile, [&](int row) { return place[row].k; });
-    block_copy_rows<VRows<C>, C.tile_kv, C.threads()>(v_tile, [&](int row) { return place[row].k ? place[row].v : nullptr; });
+  } else if (part == 0) {
+    using K = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
+    using V = TileCopies<VRows<C>, C.tile_kv, C.threads()>;
+#pragma unroll
+    for (int i = 0; i < K::kCount; ++i) {
+      if (!K::there(i)) continue;
+      const KeyPlace from = read_place(place + K::row(i));
+      ptx::cp_async_16(k + K::offset(i), from.k + K::chunk(i) * 16, from.k != nullptr ? 16 : 0);
+    }
+#pragma unroll
+    for (int i = 0; i < V::kCount; ++i) {
+      if (!V::there(i)) continue;
+      const KeyPlace from = read_place(place + V::row(i));
+      ptx::cp_async_16(v + V::offset(i), from.v + V::chunk(i) * 16, from.k != nullptr ? 16 : 0);
+    }
   }
 }
 
@@ -121,7 +143,7 @@ __device__ __forceinline__ void block_load_queries(const AttendArgs& args, const
     const int row = at / Layout::kChunks, chunk = at % Layout::kChunks;
     const bool valid = rows[row].token >= 0;
     const int64_t offset = rows[row].token * args.params.q_token + rows[row].q_head * args.params.q_head;
-    ptx::cp_async_16(shared + Layout::offset(row, chunk), base + (valid ? offset * 2 + chunk * 16 : 0), valid);
+    ptx::cp_async_16(shared + Layout::offset(row, chunk), base + (valid ? offset * 2 + chunk * 16 : 0), valid ? 16 : 0);
   }
 }
 

@@ -110,11 +110,11 @@ __device__ __forceinline__ void raise_if_needed(const Slice<C>& x, WarpState<C, 
 }
 
 /// All keys of the warp at once.
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
 __device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                const Scaling& scaling, WarpState<C, kDimTiles>& state) {
+                                                const Scaling& scaling, WarpState<C, kDimTiles>& state, Load&& load) {
   Slice<C> x;
-  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, Nothing());
+  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, load);
   apply_variant<C, V>(x, args, tile, scaling, 0);
   raise_if_needed<C, V>(x, state, scaling);
   weigh_all<C, V>(x, state, scaling.scale);
@@ -122,13 +122,13 @@ __device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const Ti
 }
 
 /// Slices 2 i and 2 i + 1: while the second's scores are formed, the first's exponentials are; while the first is accumulated, the second's.
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
 __device__ __forceinline__ void warp_slice_pair(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                const Scaling& scaling, int pair, WarpState<C, kDimTiles>& state) {
+                                                const Scaling& scaling, int pair, WarpState<C, kDimTiles>& state, Load&& load) {
   constexpr int kKeys = C.key_tiles() * 8;
   const int key_a = tile.keys.key0 + 2 * pair * kKeys, key_b = key_a + kKeys;
   Slice<C> a, b;
-  warp_scores<C, kFp8K, C.key_tiles()>(a.s, q, tile.k, key_a, Nothing());
+  warp_scores<C, kFp8K, C.key_tiles()>(a.s, q, tile.k, key_a, load);
   apply_variant<C, V>(a, args, tile, scaling, 2 * pair);
   raise_if_needed<C, V>(a, state, scaling);
   warp_scores<C, kFp8K, C.key_tiles()>(b.s, q, tile.k, key_b, [&](int step, int steps) { weigh_part<C, V>(a, state, scaling.scale, step, steps); });
@@ -146,16 +146,17 @@ __device__ __forceinline__ void warp_slice_pair(const AttendArgs& args, const Ti
   warp_accumulate<C, C.key_tiles() / 2, kDimTiles>(state.o, b.p, tile.v, key_b, Nothing());
 }
 
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
 __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                               const Scaling& scaling, WarpState<C, kDimTiles>& state) {
+                                               const Scaling& scaling, WarpState<C, kDimTiles>& state, Load&& load) {
   if constexpr (C.slice_keys == 0) {
-    warp_whole_tile<C, V>(args, tile, q, scaling, state);
+    warp_whole_tile<C, V>(args, tile, q, scaling, state, load);
   } else {
     constexpr int kPairs = C.warp_keys() / (2 * C.slice_keys);
     static_assert(kPairs >= 1 && kPairs * 2 * C.slice_keys == C.warp_keys(), "slices come in pairs");
+    warp_slice_pair<C, V>(args, tile, q, scaling, 0, state, load);
 #pragma unroll 1
-    for (int pair = 0; pair < kPairs; ++pair) warp_slice_pair<C, V>(args, tile, q, scaling, pair, state);
+    for (int pair = 1; pair < kPairs; ++pair) warp_slice_pair<C, V>(args, tile, q, scaling, pair, state, Nothing());
   }
 }
 

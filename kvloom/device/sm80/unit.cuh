@@ -5,6 +5,7 @@
 // Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs); kvloom_facts has these numbers, three a kernel, then the tiles.
 #pragma once
 
+#include "kvloom/device/sm80/choose.h"
 #include "kvloom/device/sm80/run.cuh"
 
 #define KVLOOM_SM80_ATTEND(kMemory, kCompute, ...)                                                                                    \

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-simt::Dim threadIdx, blockIdx, blockDim;
+simt::Dim threadIdx, blockIdx, blockDim, gridDim;
 alignas(1024) char kvloom_shared[256 * 1024];
 
 // Saves what the ABI says a callee must, and goes on where `to` left off.
@@ -148,6 +148,7 @@ void launch(void (*kernel)(const void*), const void* args, int ctas, int threads
   entry = kernel;
   entry_args = args;
   blockDim.x = uint32_t(threads);
+  gridDim.x = uint32_t(ctas);
   for (int cta = 0; cta < ctas; ++cta) {
     blockIdx.x = uint32_t(cta);
     std::memset(kvloom_shared, 0xff, sizeof kvloom_shared);

@@ -48,7 +48,9 @@ uint32_t shared_address(const void* p);
 void launch(void (*kernel)(const void* args), const void* args, int ctas, int threads, int shared_bytes);
 }  // namespace simt
 
-extern simt::Dim threadIdx, blockIdx, blockDim;
+extern simt::Dim threadIdx, blockIdx, blockDim, gridDim;
+
+inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(M_PI * x)), *c = float(std::cos(M_PI * x)); }
 
 inline void __syncthreads() { simt::block_barrier(); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { simt::warp_barrier(mask); }
