@@ -22,9 +22,10 @@ KVLOOM_SIMD Vec exp2(Vec t) {
 }
 
 /// c [kMicroRows][kPanel] = (kAccumulate ? scale[i] * c : 0) + a [kMicroRows][depth] * b [depth][kPanel].
-/// Rows of a are a_row floats apart, rows of c c_row, rows of b adjoin. depth is a multiple of 4.
+/// Rows of a are a_row floats apart, rows of c c_row, rows of b adjoin. depth is a multiple of 4. Never inlined: its registers must not
+/// depend on what stands around it (tests/cpu/inner_loop.py looks at the result).
 template <bool kAccumulate>
-KVLOOM_SIMD void product(int32_t depth, const float* a, int64_t a_row, const float* b, float* c, int64_t c_row, const float* scale) {
+__attribute__((noinline)) static void product(int32_t depth, const float* a, int64_t a_row, const float* b, float* c, int64_t c_row, const float* scale) {
   Vec acc[kMicroRows][kMicroVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kMicroRows; ++i) {

@@ -212,7 +212,7 @@ Rows stage_rows(const Job& job, const KeyTile& tile, int32_t h, ShortWork& w, Li
   const ConvertRow convert = convert_row_of(job.spec->kv_dtype);
   const int64_t row_lines = side.dim * size_of(job.spec->kv_dtype) / kLineBytes;
   for (int32_t j = tile.begin; j < tile.end; ++j) {
-    for (int64_t l = 0; l < row_lines; ++l) lines.fetch<1>();
+    for (int64_t l = 0; l < row_lines; ++l) lines.fetch();
     if (j > tile.begin && tile.from[j] == tile.from[j - 1]) {  // a dead column
       w.staged_row[j] = w.staged_row[j - 1];
       continue;

@@ -47,6 +47,12 @@ constexpr int steps_of_whole_lines(int64_t bytes) {
   return steps;
 }
 
+/// Part `part` of `parts` of fetching `count` lines from `lines` on. All are constants once the loop around it is unrolled.
+KVLOOM_SIMD void fetch_share(const char* lines, int count, int part, int parts) {
+#pragma GCC unroll 16
+  for (int j = part * count / parts; j < (part + 1) * count / parts; ++j) __builtin_prefetch(lines + j * kLineBytes, 0, 3);
+}
+
 /// acc[r][t] += half a pair of q[r] . k[t]; whichever side is smaller stays in registers.
 template <DType kType, int kHalf, int kRows, int kKeys>
 KVLOOM_SIMD void score_half(const char* const (&k)[kKeys], const float* q, int64_t q_row, int64_t i, Vec (&acc)[kRows][kKeys]) {
@@ -84,13 +90,15 @@ KVLOOM_SIMD void score_block(const Rows& keys, int32_t first, int32_t dims, cons
     for (int t = 0; t < kKeys; ++t) acc[r][t] = set(0.0f);
   }
   constexpr int kStepBytes = kKeys * kPair * size_of(kType);
-  constexpr int kSteps = steps_of_whole_lines(kStepBytes);
+  constexpr int kSteps = steps_of_whole_lines(kStepBytes), kLines = kSteps * kStepBytes / kLineBytes;
   int32_t i = 0;
   for (; i + kSteps * kPair <= dims; i += kSteps * kPair) {
-    if (kFetch) lines.fetch<kSteps * kStepBytes / kLineBytes>();
+    const char* const ahead = kFetch ? lines.take(kLines) : nullptr;
 #pragma GCC unroll 8
     for (int u = 0; u < kSteps; ++u) {
+      if (kFetch) fetch_share(ahead, kLines, 2 * u, 2 * kSteps);
       score_half<kType, 0, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
+      if (kFetch) fetch_share(ahead, kLines, 2 * u + 1, 2 * kSteps);
       score_half<kType, 1, kRows, kKeys>(k, q, q_row, i + u * kPair, acc);
     }
   }
@@ -120,24 +128,24 @@ void score_keys(const Rows& k, int32_t begin, int32_t end, int32_t dims, const f
   lines = at;
 }
 
-/// acc[r] += weight[r] * values [first, first + kTokens), for kPairs pairs of dims from dim i.
-template <DType kType, int kTokens, int kRows, int kVecs>
+/// acc[r] += weight[r] * values [first, first + kTokens), for kVecs vectors of dims from dim i; kLines lines are fetched meanwhile.
+template <DType kType, int kTokens, int kLines, int kRows, int kVecs>
 KVLOOM_SIMD void add_tokens(const char* const* v, int64_t offset, int32_t first, int64_t i, const float* s, int64_t s_row,
-                            Vec (&acc)[kRows][kVecs]) {
+                            Vec (&acc)[kRows][kVecs], LineCursor& lines) {
+  const char* const ahead = kLines > 0 ? lines.take(kLines) : nullptr;
 #pragma GCC unroll 8
   for (int u = 0; u < kTokens; ++u) {
+    fetch_share(ahead, kLines, u, kTokens);
     const char* const row = v[first + u] + offset;
-    Vec value[kVecs];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVecs; j += 2) {
-      value[j] = load_half<kType, 0>(row, i + j * kLanes);
-      value[j + 1] = load_half<kType, 1>(row, i + j * kLanes);
-    }
+    for (int j = 0; j < kVecs; j += 2) {  // a pair at a time: twelve accumulators leave no room for more
+      const Vec even = load_half<kType, 0>(row, i + j * kLanes), odd = load_half<kType, 1>(row, i + j * kLanes);
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Vec weight = set(s[r * s_row + first + u]);
-#pragma GCC unroll 8
-      for (int j = 0; j < kVecs; ++j) acc[r][j] = accumulate(acc[r][j], weight, value[j]);
+      for (int r = 0; r < kRows; ++r) {
+        const Vec weight = set(s[r * s_row + first + u]);
+        acc[r][j] = accumulate(acc[r][j], weight, even);
+        acc[r][j + 1] = accumulate(acc[r][j + 1], weight, odd);
+      }
     }
   }
 }
@@ -161,12 +169,10 @@ KVLOOM_SIMD void value_block(const char* const* v, int64_t offset, int32_t n, in
     }
   }
   int32_t t = 0;
-  constexpr int kTokens = max_of(4, steps_of_whole_lines(kPairs * kPair * size_of(kType)));
-  for (; t + kTokens <= n; t += kTokens) {
-    if (kFetch) lines.fetch<kTokens * kPairs * kPair * size_of(kType) / kLineBytes>();
-    add_tokens<kType, kTokens>(v, offset, t, i, s, s_row, acc);
-  }
-  for (; t < n; ++t) add_tokens<kType, 1>(v, offset, t, i, s, s_row, acc);
+  constexpr int64_t kTokenBytes = kPairs * kPair * size_of(kType);
+  constexpr int kTokens = max_of(4, steps_of_whole_lines(kTokenBytes)), kLines = kFetch ? kTokens * kTokenBytes / kLineBytes : 0;
+  for (; t + kTokens <= n; t += kTokens) add_tokens<kType, kTokens, kLines>(v, offset, t, i, s, s_row, acc, lines);
+  for (; t < n; ++t) add_tokens<kType, 1, 0>(v, offset, t, i, s, s_row, acc, lines);
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
@@ -179,7 +185,7 @@ KVLOOM_SIMD void value_block(const char* const* v, int64_t offset, int32_t n, in
 template <DType kType, int kRows, bool kFetch>
 void add_values(const Rows& v, int32_t begin, int32_t end, int32_t batch, int32_t dims, const float* s, int64_t s_row, const float* rescale,
                 float* o, int64_t o_row, LineCursor& lines) {
-  constexpr int kPairs = kRows == 1 ? 4 : (kRows <= 3 ? 2 : 1);
+  constexpr int kPairs = kRows == 1 ? 4 : (kRows == 2 ? 2 : 1);  // 6 to 12 accumulators; 3 x 4 spill
   LineCursor at = lines;
   for (int32_t t = begin; t < end; t += batch) {
     const int32_t n = min_of(batch, end - t);

@@ -38,26 +38,32 @@ class LineCursor {
   /// Runs [0, count), which must outlive the cursor.
   KVLOOM_HD LineCursor(const LineRun* runs, int32_t count) : next_(runs), last_(runs + count) { advance(); }
 
-  /// Fetches the next kCount lines; nothing when there are none left.
-  template <int kCount>
-  KVLOOM_HD void fetch() {
-    if (end_ - line_ > kCount * kLineBytes) [[likely]] {
-#pragma GCC unroll 16
-      for (int j = 0; j < kCount; ++j) __builtin_prefetch(line_ + j * kLineBytes, 0, 3);
-      line_ += kCount * kLineBytes;
-    } else {
-      fetch_over_end(kCount);
+  /// The address of the next `count` lines, for the caller to fetch one by one between products (a branch there would cost more than the
+  /// lines). At the end of a run they are fetched here, and what is returned is good for nothing but to be fetched in vain.
+  KVLOOM_HD const char* take(int count) {
+    const char* const lines = line_;
+    if (end_ - lines > count * kLineBytes) [[likely]] {
+      line_ = lines + count * kLineBytes;
+      return lines;
     }
+    LineCursor rest = *this;  // whose address may leave the registers
+    rest.fetch_over_end(count);
+    *this = rest;
+    return &idle_;
+  }
+
+  /// Fetches the next line; nothing when there is none left.
+  KVLOOM_HD void fetch() {
+    __builtin_prefetch(line_, 0, 3);
+    line_ += kLineBytes;
+    if (line_ >= end_) [[unlikely]]
+      advance();
   }
   KVLOOM_HD bool done() const { return end_ == &idle_ + 1; }
 
  private:
   __attribute__((noinline, cold)) void fetch_over_end(int count) {
-    for (int j = 0; j < count; ++j) {
-      __builtin_prefetch(line_, 0, 3);
-      line_ += kLineBytes;
-      if (line_ >= end_) advance();
-    }
+    for (int j = 0; j < count; ++j) fetch();
   }
   KVLOOM_HD void advance() {
     if (next_ != last_) {
