@@ -101,8 +101,9 @@ void EngineState::check_owner(const PlanState& plan, const char* where) const {
 namespace {
 
 /// What run() has to know about the batch. The planner has found it sound.
-api::PlannedStep step_of(const AttentionSpec& spec, const PlanView& view, const Batch& batch, bool check_pages) {
-  api::PlannedStep step;
+void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch& batch, bool check_pages, api::PlannedStep& step) {
+  step.q_len.clear();
+  step.mask_columns.clear();
   step.num_requests = batch.num_requests;
   step.total_tokens = view.header->total_tokens;
   step.pages = batch.pages;
@@ -114,7 +115,7 @@ api::PlannedStep step_of(const AttentionSpec& spec, const PlanView& view, const 
           step.use.entries_end);
   require(step.use.min_id >= 0, "plan: pages[{}]: page id: got {}, wanted at least 0; only entries that no row can see may be out of range",
           step.use.min_entry, step.use.min_id);
-  if (!spec.variant.custom_mask) return step;
+  if (!spec.variant.custom_mask) return;
   const int32_t lists = batch.lists_per_kv_head ? spec.num_kv_heads : 1;
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     int64_t columns = 0;  // with a list a head, the longest decides
@@ -122,7 +123,6 @@ api::PlannedStep step_of(const AttentionSpec& spec, const PlanView& view, const 
     step.q_len.push_back(int32_t(batch.qo_indptr[r + 1] - batch.qo_indptr[r]));
     step.mask_columns.push_back(int32_t(columns));
   }
-  return step;
 }
 
 /// Rows that attend to nothing because the plan has no query tokens at all need no kernel.
@@ -133,9 +133,9 @@ bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   char* const block = state.open_block();
   planner.plan(batch, block, planner.layout().plan_bytes);
-  PlannedStep step = step_of(setup.spec, view_plan(block), batch, check_pages);
-  step.notes = planner.level_notes();
-  state.take_block(std::move(step));
+  describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
+  state.next_step.notes = planner.level_notes();
+  state.take_block();
 }
 
 Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options, const Workspace& workspace) {

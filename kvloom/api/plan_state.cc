@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace kvloom {
 namespace api {
@@ -41,10 +42,10 @@ char* PlanState::open_block() {
   return block(index);
 }
 
-void PlanState::take_block(PlannedStep&& step) {
+void PlanState::take_block() {
   now = next();
   written[now] = true;
-  static_cast<PlannedStep&>(*this) = std::move(step);
+  std::swap(static_cast<PlannedStep&>(*this), next_step);
   if (!cuda) return;
   bool classes[2] = {false, false};
   for (const WorkItem& item : view().items) classes[item.kernel_class] = true;

@@ -49,8 +49,9 @@ struct PlanState : PlannedStep {
   /// The block that the next step goes into, all zeros: between the sections a buffer stays zero, so equal steps have equal bytes whatever
   /// came before.
   char* open_block();
-  /// The block of the last open_block() holds the step from now on.
-  void take_block(PlannedStep&& step);
+  /// The block of the last open_block() holds the step from now on, and next_step is what there is to know about it.
+  void take_block();
+  PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 
  private:
   int next() const { return cuda ? 1 - now : 0; }
