@@ -1,5 +1,8 @@
 #include "kvloom/cpu/target.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -28,10 +31,20 @@ bool parse_target(const char* name, Target& out) {
   return false;
 }
 
+#if defined(__x86_64__)
+namespace {
+/// Conversions of fp16: a bit of its own, which clang 14's __builtin_cpu_supports does not know.
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+}  // namespace
+#endif
+
 bool is_available(Target t) {
 #if defined(__x86_64__)
   // The compiler's run-time check asks the processor and, for the wide registers, the operating system.
-  if (t == Target::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  if (t == Target::avx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (t == Target::avx512) {
     return is_available(Target::avx2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
