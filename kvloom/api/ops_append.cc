@@ -43,7 +43,7 @@ void check_batch(const AppendBatch& b) {
     return;
   }
   require(b.list_indptr.given() && b.list_indptr.size >= b.num_requests, "append_kv: batch.list_indptr: got {} entries, wanted {} or {}",
-          b.list_indptr.given() ? b.list_indptr.size : 0, b.num_requests, b.num_requests + 1);
+          b.list_indptr.given() ? b.list_indptr.size : 0, b.num_requests, int64_t(b.num_requests) + 1);
 }
 
 /// The slot of every token, or -1 for padding. All are checked before anything is written.
