@@ -2,7 +2,7 @@
 
 #include "kvloom/base/math.h"
 #include "kvloom/contract/kernel_key.h"
-#include "kvloom/runtime/sm80_tiles.h"
+#include "kvloom/device/sm80/choose.h"
 #include "kvloom/support/format.h"
 
 namespace kvloom::runtime {
@@ -14,14 +14,28 @@ constexpr int32_t kMemoryRows = 16;              // packed rows of the memory cl
 constexpr double kBytesPerNs = 65.0;             // that an SM reads where all of them do (docs: lab notes, H200)
 constexpr double kFlopPerNs = 3000.0;            // that an SM does in mma.sync on such steps
 
+sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  sm80::UnitSpec u;
+  u.head_dim_qk = s.head_dim_qk;
+  u.head_dim_vo = s.head_dim_vo;
+  u.q_dtype = s.q_dtype;
+  u.kv_dtype = s.kv_dtype;
+  u.o_dtype = s.o_dtype;
+  u.paged = s.storage == Storage::paged;
+  u.fixed_split = fixed_split;
+  u.rotates_keys = s.variant.rope.mode != RopeMode::none;
+  u.shared_per_sm = g.shared_bytes_sm;
+  return u;
+}
+
 /// Designated initialisers, in the order of the struct.
-std::string config_text(const AttentionSpec& s, const Sm80Tile& t, bool fixed_split) {
+std::string config_text(const sm80::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .q_dtype = kvloom::DType::{}, .kv_dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, "
-      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .ctas_per_sm = {}, .paged = {}, .fixed_split = {}, "
+      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .stages = {}, .ctas_per_sm = {}, .paged = {}, .fixed_split = {}, "
       ".q_in_registers = {}, .slice_keys = {}",
-      s.head_dim_qk, s.head_dim_vo, name_of(s.q_dtype), name_of(s.kv_dtype), name_of(s.o_dtype), t.rows, t.keys, t.warps_rows, t.warps_kv,
-      t.ctas, s.storage == Storage::paged, fixed_split, t.q_in_registers, t.slice_keys);
+      c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.warps_rows,
+      c.warps_kv, c.stages, c.ctas_per_sm, c.paged, c.fixed_split, c.q_in_registers, c.slice_keys);
 }
 
 std::string dim_refusal(const AttentionSpec& s) {
@@ -46,30 +60,34 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   }
   const std::string dims = dim_refusal(s);
   if (!dims.empty()) return dims;
-  if (sm80_tiles(s, g, fixed_split).memory.rows == 0) {
-    return kvloom::format("head dims {} and {} want more shared memory than the {} bytes that a CTA may have on {}", s.head_dim_qk,
-                          s.head_dim_vo, g.shared_bytes_block, g.arch);
+  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
+  for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::compute_config(u)}) {
+    const int32_t bytes = sm80::shared_estimate(c, u);
+    if (bytes <= g.shared_bytes_block) continue;
+    return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}", s.head_dim_qk, s.head_dim_vo,
+                          bytes, g.arch, g.shared_bytes_block);
   }
   return "";
 }
 
 void sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
-  const auto [memory, compute] = sm80_tiles(s, g, config.policy == Policy::fixed_split);
+  const sm80::UnitSpec u = unit_spec(s, g, config.policy == Policy::fixed_split);
+  const sm80::AttendConfig memory = sm80::memory_config(u), compute = sm80::compute_config(u);
   const double dims = double(s.head_dim_qk) + s.head_dim_vo;
   KernelClass& m = config.classes[0];
   m = KernelClass{};
-  m.tile_rows = memory.rows;
-  m.tile_kv = memory.keys;
-  m.cost_per_token = int32_t(dims * size_of(s.kv_dtype) * memory.ctas / kBytesPerNs) + 1;
+  m.tile_rows = memory.tile_rows;
+  m.tile_kv = memory.tile_kv;
+  m.cost_per_token = int32_t(dims * size_of(s.kv_dtype) * memory.ctas_per_sm / kBytesPerNs) + 1;
   m.cost_per_item = 300;
   KernelClass& c = config.classes[1];
   c = KernelClass{};
-  c.tile_rows = compute.rows;
-  c.tile_kv = compute.keys;
-  c.cost_per_token = int32_t(2.0 * dims * compute.rows * compute.ctas / kFlopPerNs) + 1;
+  c.tile_rows = compute.tile_rows;
+  c.tile_kv = compute.tile_kv;
+  c.cost_per_token = int32_t(2.0 * dims * compute.tile_rows * compute.ctas_per_sm / kFlopPerNs) + 1;
   c.cost_per_item = 1000;
   config.compute_rows_above = kMemoryRows;
-  config.num_ctas = g.num_sms * min_of(memory.ctas, compute.ctas);
+  config.num_ctas = g.num_sms * min_of(memory.ctas_per_sm, compute.ctas_per_sm);
 }
 
 jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
@@ -79,8 +97,8 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   code.variant.sink = false;
   std::string key = kernel_key("attend", "sm80", code);
   if (fixed_split) key += ".fixed-split";
-  const Sm80Tiles tiles = sm80_tiles(s, g, fixed_split);
-  return jit::attend_unit(key, "sm80", s, config_text(s, tiles.memory, fixed_split), config_text(s, tiles.compute, fixed_split));
+  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
+  return jit::attend_unit(key, "sm80", s, config_text(sm80::memory_config(u)), config_text(sm80::compute_config(u)));
 }
 
 }  // namespace kvloom::runtime
