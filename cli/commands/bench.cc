@@ -1,12 +1,16 @@
 // kvloom bench: measured rows beside the ceilings of the same run.
 #include "cli/bench/cpu_rows.h"
+#include "cli/bench/gpu_rows.h"
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "kvloom/api/gpu.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 
 namespace kvloom::cli {
@@ -16,19 +20,65 @@ struct Options {
   std::string backend = "cpu";
   std::string json;
   BenchOptions bench;
+  int32_t device = 0;
 };
 
+nlohmann::ordered_json gpu_facts(int32_t device) {
+  const GpuInfo g = gpus().at(size_t(device));
+  return {{"name", g.name},
+          {"arch", g.arch},
+          {"sms", g.num_sms},
+          {"clock_khz", g.clock_khz},
+          {"memory_bytes", g.memory_bytes},
+          {"l2_bytes", g.l2_bytes},
+          {"driver_cuda", gpu_driver_version()},
+          {"compiler", kernel_compiler().version}};
+}
+
+void run_gpu(const Options& options) {
+  std::string why;
+  const std::vector<GpuInfo> list = gpus(&why);
+  if (list.empty()) fail(ErrorCode::unsupported, "bench: --backend cuda: {}", why);
+  require(options.device >= 0 && options.device < int32_t(list.size()), "bench: --device: got {}, wanted 0 .. {}", options.device,
+          list.size() - 1);
+  const bool table = options.json != "-";
+  const GpuCeilings ceilings = measure_gpu_ceilings(options.device);
+  if (table) {
+    fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s\n{:<46} {:>11} {:>7} {:>8} {:>9} {:>9}  {:<11} {}\n",
+               list[size_t(options.device)].name, ceilings.read_tbps, ceilings.copy_tbps, "shape", "median us", "TB/s", "TFLOP/s",
+               "plan us", "run us", "policy", "p10 - p90 us");
+  }
+  GpuBenchOptions bench;
+  bench.device = options.device;
+  bench.repeat = std::max(3, options.bench.repeat);
+  bench.filter = options.bench.filter;
+  const std::vector<GpuBenchRow> rows = run_gpu_bench(bench, [&](const GpuBenchRow& r) {
+    if (!table) return;
+    fmt::print("{:<46} {:>11.1f} {:>7.3f} {:>8.1f} {:>9.1f} {:>9.1f}  {:<11} {:.1f} - {:.1f}\n", r.shape, r.median_us, r.tbps, r.tflops,
+               r.plan_us, r.run_host_us, r.policy, r.p10_us, r.p90_us);
+    std::fflush(stdout);
+  });
+  if (options.json.empty()) return;
+  nlohmann::ordered_json out{{"machine", to_json(this_machine())},
+                             {"gpu", gpu_facts(options.device)},
+                             {"ceilings", to_json(ceilings)},
+                             {"repeat", bench.repeat},
+                             {"rows", nlohmann::ordered_json::array()}};
+  for (const GpuBenchRow& r : rows) out["rows"].push_back(to_json(r));
+  write_json(options.json, out);
+}
+
 void run(const Options& options) {
-  require(options.backend == "cpu", "bench: --backend: got \"{}\", wanted cpu", options.backend);
+  require(options.backend == "cpu" || options.backend == "cuda", "bench: --backend: got \"{}\", wanted cpu or cuda", options.backend);
+  if (options.backend == "cuda") return run_gpu(options);
   const bool table = options.json != "-";
   if (table)
     fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
                "of GFLOP/s", "share", "p10 - p90");
   const std::vector<BenchRow> rows = run_cpu_bench(options.bench, [&](const BenchRow& r) {
     if (!table) return;
-    fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%  {:.0f} - {:.0f}%\n", r.shape, r.threads, r.median_us, r.gbps,
-               r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share,
-               100 * r.share_p10, 100 * r.share_p90);
+    fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%  {:.0f} - {:.0f}%\n", r.shape, r.threads,
+               r.median_us, r.gbps, r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share, 100 * r.share_p10, 100 * r.share_p90);
     std::fflush(stdout);
   });
   if (options.json.empty()) return;
@@ -40,7 +90,8 @@ void run(const Options& options) {
 
 void add(CLI::App& command, int&) {
   auto o = std::make_shared<Options>();
-  command.add_option("--backend", o->backend, "cpu")->capture_default_str();
+  command.add_option("--backend", o->backend, "cpu, cuda")->capture_default_str();
+  command.add_option("--device", o->device, "cuda: which GPU")->capture_default_str();
   command.add_option("--threads", o->bench.threads, "thread counts to measure")->capture_default_str();
   command.add_option("--repeat", o->bench.repeat, "timed runs a row; the median is reported")->capture_default_str();
   command.add_option("--filter", o->bench.filter, "only shapes whose name contains this");

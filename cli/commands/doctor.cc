@@ -2,11 +2,12 @@
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "kvloom/api/gpu.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/cpu/target.h"
 
 #include <fmt/core.h>
 
-#include <dlfcn.h>
 #include <cstdlib>
 #include <string>
 
@@ -21,11 +22,26 @@ struct Finding {
   std::string remedy;
 };
 
-Finding library(const char* what, const char* file, const char* remedy) {
-  void* handle = dlopen(file, RTLD_LAZY | RTLD_LOCAL);
-  if (!handle) return {what, false, fmt::format("{} not found", file), remedy};
-  dlclose(handle);
-  return {what, true, fmt::format("{} loads", file), ""};
+/// The driver with its GPUs, the compiler, the cache of kernels.
+void examine_gpus(std::vector<Finding>& list) {
+  std::string why;
+  const std::vector<GpuInfo> found = gpus(&why);
+  const int32_t version = gpu_driver_version();
+  list.push_back({"cuda driver", version > 0,
+                  version > 0 ? fmt::format("for CUDA {}.{}", version / 1000, version % 1000 / 10) : "does not serve",
+                  why + "; the CPU backend carries on"});
+  for (const GpuInfo& g : found) {
+    list.push_back({fmt::format("gpu {}", g.device), true,
+                    fmt::format("{}, {}, {} SMs, {:.1f} GiB", g.name, g.arch, g.num_sms, double(g.memory_bytes) / (1 << 30)), ""});
+  }
+  if (found.empty() && version > 0) list.push_back({"gpu", false, "none found", why});
+  const CompilerInfo compiler = kernel_compiler();
+  const bool can_compile = !compiler.version.empty();
+  list.push_back({"kernel compiler", can_compile, can_compile ? fmt::format("{}, {}", compiler.version, compiler.detail) : "no NVRTC",
+                  can_compile ? "" : compiler.detail + "\n        kernels that are in the cache run without it"});
+  const std::string folder = kernel_cache_folder();
+  list.push_back({"kernel cache", !folder.empty(), fmt::format("{} kernels in {}", cached_kernels().size(), folder),
+                  "no folder for it: name one in KVLOOM_CACHE_DIR"});
 }
 
 std::vector<Finding> examine(const Machine& m) {
@@ -47,7 +63,7 @@ std::vector<Finding> examine(const Machine& m) {
     const bool good = cpu::parse_target(forced, t) && cpu::is_available(t);
     list.push_back({"KVLOOM_CPU_TARGET", good, forced, "not a target that runs here: it is ignored; unset it or name one from above"});
   }
-  list.push_back(library("cuda driver", "libcuda.so.1", "no NVIDIA driver: the CPU backend carries on; install the driver to use a GPU"));
+  examine_gpus(list);
   return list;
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 struct Arguments {
   replay::ExplainOptions options;
-  std::string q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, svg, json;
+  std::string backend = "cpu", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, svg, json;
   bool no_ceilings = false;
 };
 
@@ -38,7 +38,10 @@ int run(Arguments& a) {
   o.engine.policy = replay::parse_policy(a.policy);
   o.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
-  if (!a.no_ceilings) {
+  require(a.backend == "cpu" || a.backend == "cuda", "explain: --backend: got \"{}\", wanted cpu or cuda", a.backend);
+  if (a.backend == "cuda") o.engine.backend = Backend::cuda;
+  if (!a.arch.empty()) o.engine.cuda_arch = a.arch.c_str();
+  if (!a.no_ceilings && a.backend == "cpu") {
     ThreadPool pool(o.engine.threads > 0 ? o.engine.threads : std::max(1, this_machine().cores));
     ReadCeiling memory;
     o.ceilings = measure_ceilings(pool, memory, 3);
@@ -55,6 +58,8 @@ void add(CLI::App& c, int& exit_code) {
   replay::ExplainOptions& o = a->options;
   o.q_len = {1};
   c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
+  c.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
+  c.add_option("--arch", a->arch, "cuda: plan for this architecture, GPU or not: sm_80, sm_90a, ...");
   c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(CLI::NonNegativeNumber)->capture_default_str();
   c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
   c.add_option("--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)")->delimiter(',');

@@ -1,5 +1,6 @@
 #include "kvloom/api/gpu.h"
 
+#include "kvloom/jit/compile.h"
 #include "kvloom/runtime/device.h"
 #include "kvloom/support/check.h"
 
@@ -171,6 +172,30 @@ void GpuStream::launch() {
   const ContextGuard guard(impl_->device);
   require(impl_->graph != nullptr, "GpuStream: launch: got no captured graph, wanted begin_capture and end_capture before it");
   check_driver(driver().graph_launch(impl_->graph, impl_->stream), "cuGraphLaunch");
+}
+
+struct GpuProgram::Impl {
+  const Device& device;
+  jit::CuModule module = nullptr;
+};
+
+GpuProgram::GpuProgram(int32_t device, const std::string& name, const std::string& text) : impl_(new Impl{Device::get(device)}) {
+  const std::string cubin = jit::cubin_of({name, text}, impl_->device.target().arch);
+  const ContextGuard guard(impl_->device);
+  check_driver(driver().module_load_data(&impl_->module, cubin.data()), "cuModuleLoadData", name);
+}
+
+GpuProgram::~GpuProgram() {
+  const ContextGuard guard(impl_->device);
+  driver().module_unload(impl_->module);
+}
+
+void GpuProgram::launch(const char* entry, uint32_t grid, uint32_t block, std::vector<void*> arguments, GpuStream& stream) {
+  const ContextGuard guard(impl_->device);
+  jit::CuFunction function = nullptr;
+  check_driver(driver().module_get_function(&function, impl_->module, entry), "cuModuleGetFunction", entry);
+  const jit::CuLaunchConfig config = {grid, 1, 1, block, 1, 1, 0, static_cast<jit::CuStream>(stream.handle()), nullptr, 0};
+  check_driver(driver().launch_kernel_ex(&config, function, arguments.data(), nullptr), "cuLaunchKernelEx", entry);
 }
 
 }  // namespace kvloom

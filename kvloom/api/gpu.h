@@ -84,4 +84,20 @@ class GpuStream {
   std::unique_ptr<Impl> impl_;
 };
 
+/// A kernel of the program's own, compiled like the library's: CUDA C++ without a standard library; kvloom's headers may be included.
+class GpuProgram {
+ public:
+  /// `name`: for messages and the cache. Errors: as for an engine; the compiler's log where the text does not compile.
+  GpuProgram(int32_t device, const std::string& name, const std::string& text);
+  ~GpuProgram();
+  GpuProgram(const GpuProgram&) = delete;
+  GpuProgram& operator=(const GpuProgram&) = delete;
+  /// Puts `entry` (extern "C" __global__) into `stream`; `arguments`: the address of each.
+  void launch(const char* entry, uint32_t grid, uint32_t block, std::vector<void*> arguments, GpuStream& stream);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 }  // namespace kvloom

@@ -64,6 +64,8 @@ std::map<uintptr_t, Block> blocks;
 std::map<std::string, long long> counts;
 long long free_bytes = 1LL << 34;
 std::string last_entry;
+AttentionSpec spec_override;
+bool has_spec_override = false;
 int last_early = 0, open_depth = 0;
 thread_local std::vector<CuContext> contexts;
 int context_tags[kDevices];
@@ -154,7 +156,7 @@ void compute(const Function& f, AttendArgs args, int grid) {
     std::abort();
   }
   static ThreadPool pool(1);
-  const AttentionSpec& spec = f.module->cubin.spec;
+  const AttentionSpec& spec = has_spec_override ? spec_override : f.module->cubin.spec;
   std::vector<char> arena(size_t(cpu::thread_arena_bytes(spec, plan.header->classes)) + 64);
   args.scratch.thread_arena = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(arena.data()) + 63) / 64 * 64);
   args.scratch.thread_arena_bytes = int64_t(arena.size()) - 64;
@@ -177,6 +179,10 @@ extern "C" {
 void fake_reset() {
   counts.clear();
   free_bytes = 1LL << 34;
+}
+void fake_set_spec(const AttentionSpec* spec) {
+  has_spec_override = spec != nullptr;
+  if (spec != nullptr) spec_override = *spec;
 }
 long long fake_count(const char* what) { return counts[what]; }
 void fake_set_free_bytes(long long bytes) { free_bytes = bytes; }

@@ -18,6 +18,8 @@ class FakeGpu {
   void reset() { controls_.reset(); }
   int64_t count(const char* call) const { return controls_.count(call); }
   void set_free_bytes(int64_t bytes) { controls_.set_free_bytes(bytes); }
+  /// Every kernel computes `spec` from now on (heads are not part of a key); nullptr: what its cubin says.
+  void set_spec(const AttentionSpec* spec) { controls_.set_spec(spec); }
   std::string last_entry() const { return controls_.last_entry(); }
   bool last_early() const { return controls_.last_early() != 0; }
   /// Puts a kernel for `spec` into the cache: one spec a key, for the life of the process.

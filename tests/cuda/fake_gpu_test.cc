@@ -38,6 +38,7 @@ FakeGpu::FakeGpu() {
   find(controls_.reset, "fake_reset");
   find(controls_.count, "fake_count");
   find(controls_.set_free_bytes, "fake_set_free_bytes");
+  find(controls_.set_spec, "fake_set_spec");
   find(controls_.last_entry, "fake_last_entry");
   find(controls_.last_early, "fake_last_early");
 }

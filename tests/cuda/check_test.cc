@@ -1,0 +1,73 @@
+// `kvloom check --backend cuda` without a GPU: cases are bent to the keys, copied, run under every schedule and brought back. The fake
+// driver's arithmetic is the CPU's, so what fails here is a copy, an address, an order or the host side of the backend.
+#include "cli/check/check_run.h"
+#include "cli/check/gpu_case.h"
+#include "cli/check/run_case.h"
+#include "kvloom/contract/kernel_key.h"
+#include "kvloom/runtime/registry.h"
+#include "tests/cuda/fake_gpu.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace kvloom::test {
+namespace {
+
+check::CheckOptions gpu_options() {
+  check::CheckOptions o;
+  o.of_a_case.gpu = true;
+  return o;
+}
+
+TEST(CudaCheck, RandomCasesUnderEverySchedule) {
+  FakeGpu& gpu = FakeGpu::get();
+  const check::CheckOptions options = gpu_options();
+  for (int64_t i = 0; i < 48; ++i) {
+    const check::Case c = check::case_of(options, i);
+    gpu.add_kernel(c.spec);
+    gpu.add_kernel(c.spec, true);
+    gpu.set_spec(&c.spec);
+    const check::CaseResult r = check::run_case(c, options.of_a_case);
+    gpu.set_spec(nullptr);
+    EXPECT_EQ(r.errors.fault, "") << i << ": " << check::describe(c);
+    EXPECT_NE(r.key.find("attend.sm80."), std::string::npos) << r.key;
+    EXPECT_GE(r.runs, 40);
+  }
+}
+
+// A dropped work item must be found on this path too.
+TEST(CudaCheck, SabotageIsFound) {
+  FakeGpu& gpu = FakeGpu::get();
+  check::CheckOptions options = gpu_options();
+  options.of_a_case.sabotage = check::parse_sabotage("drop-item");
+  int spoiled = 0, found = 0;
+  for (int64_t i = 0; i < 12; ++i) {
+    const check::Case c = check::case_of(options, i);
+    gpu.add_kernel(c.spec);
+    gpu.add_kernel(c.spec, true);
+    gpu.set_spec(&c.spec);
+    const check::CaseResult r = check::run_case(c, options.of_a_case);
+    gpu.set_spec(nullptr);
+    spoiled += r.sabotaged;
+    found += r.sabotaged && !r.errors.fault.empty();
+  }
+  EXPECT_GT(spoiled, 6);
+  EXPECT_EQ(found, spoiled);
+}
+
+TEST(CudaCheck, EveryKeyIsAskedForAndNoOther) {
+  const std::vector<std::string> list = check::gpu_check_keys();
+  const std::set<std::string> keys(list.begin(), list.end());
+  std::set<std::string> units;
+  for (int64_t i = 0; i < 400; ++i) {
+    const check::Case c = check::case_of(gpu_options(), i);
+    const runtime::Choice choice = runtime::choose_attend(c.spec, {Backend::cuda, nullptr, -1, "sm_90a", false});
+    EXPECT_TRUE(keys.contains(choice.unit.key)) << choice.unit.key;
+    units.insert(choice.unit.key);
+  }
+  EXPECT_EQ(units.size() * 2, keys.size());
+}
+
+}  // namespace
+}  // namespace kvloom::test
