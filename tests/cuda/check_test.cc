@@ -23,7 +23,7 @@ check::CheckOptions gpu_options() {
 TEST(CudaCheck, RandomCasesUnderEverySchedule) {
   FakeGpu& gpu = FakeGpu::get();
   const check::CheckOptions options = gpu_options();
-  for (int64_t i = 0; i < 48; ++i) {
+  for (int64_t i = 0; i < 24; ++i) {
     const check::Case c = check::case_of(options, i);
     gpu.add_kernel(c.spec);
     gpu.add_kernel(c.spec, true);
