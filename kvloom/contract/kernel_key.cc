@@ -5,6 +5,8 @@
 namespace kvloom {
 namespace {
 
+constexpr int32_t kFewestWords = 5;  // task, family, type, dims, storage
+
 bool parse_dtype(const std::string& word, DType& out) {
   for (int t = 0; t < kNumDTypes; ++t) {
     if (word != name_of(DType(t))) continue;
@@ -70,6 +72,7 @@ ParsedKey parse_kernel_key(const std::string& key) {
   std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec);
   if (k.fixed_split) same += ".fixed-split";
   if (k.fault.empty() && same != key) k.fault = same.empty() ? key : "its order: the spelling is " + same;
+  if (k.fault.empty() && number < kFewestWords) k.fault = "too few words";
   if (k.spec.storage == Storage::ragged) k.spec.page_size = 1;
   return k;
 }

@@ -322,7 +322,7 @@ TEST_F(CudaEngine, PlanOutlivesItsEngine) {
 // B103: threads with an engine and a stream each, all at once from the start.
 TEST_F(CudaEngine, ThreadsWithEnginesOfTheirOwn) {
   AttentionSpec spec = gpu_spec();
-  spec.head_dim_qk = spec.head_dim_vo = 128;
+  spec.head_dim_qk = spec.head_dim_vo = 144;  // a key of this test's own: the fake kernel of a key has one spec, heads included
   gpu.add_kernel(spec);
   std::deque<Step> steps;
   std::deque<GpuStep> on_gpu;

@@ -157,7 +157,8 @@ void compute(const Function& f, AttendArgs args, int grid) {
   }
   static ThreadPool pool(1);
   const AttentionSpec& spec = has_spec_override ? spec_override : f.module->cubin.spec;
-  std::vector<char> arena(size_t(cpu::thread_arena_bytes(spec, plan.header->classes)) + 64);
+  const int64_t bound = cpu::thread_arena_bytes(spec, plan.header->classes);
+  std::vector<char> arena(size_t(bound) + 64);
   args.scratch.thread_arena = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(arena.data()) + 63) / 64 * 64);
   args.scratch.thread_arena_bytes = int64_t(arena.size()) - 64;
   for (int64_t u = 0; u < plan.header->num_units; ++u) {
