@@ -10,6 +10,8 @@ namespace {
 
 // What compare.h states its fp32 bounds for.
 constexpr double kOrdinaryLogit = 32.0;
+constexpr double kOrdinaryError = 2e-6;  // of fp32 rows; compare.cc
+constexpr double kCapError = 3.6e-7;     // relative, of soft_cap * tanh(score / soft_cap) in fp32: measured, at most
 constexpr double kOrdinaryKeys = 4096.0;
 
 }  // namespace
@@ -251,7 +253,10 @@ std::vector<double> CaseData::fp32_growth() const {
       const int32_t g = h / s.group_size();
       const double factor = sm_scale * scale.q * (scale.k_per_head ? scale.k_per_head[g] : scale.k);
       const double logit = factor * longest_key[g] * norm(params_.q, s.q_dtype, t * params_.q_token + h * params_.q_head, s.head_dim_qk);
-      growth.push_back(by_length * std::max(1.0, logit / kOrdinaryLogit));
+      double g = by_length * std::max(1.0, logit / kOrdinaryLogit);
+      // A capped logit is off by what tanh in fp32 is off by, and a weight by as much; a row of few keys has nothing to average.
+      if (s.variant.soft_cap > 0.0f) g += kCapError * std::min(logit, double(s.variant.soft_cap)) / kOrdinaryError;
+      growth.push_back(g);
     }
   }
   return growth;
