@@ -253,10 +253,10 @@ std::vector<double> CaseData::fp32_growth() const {
       const int32_t g = h / s.group_size();
       const double factor = sm_scale * scale.q * (scale.k_per_head ? scale.k_per_head[g] : scale.k);
       const double logit = factor * longest_key[g] * norm(params_.q, s.q_dtype, t * params_.q_token + h * params_.q_head, s.head_dim_qk);
-      double g = by_length * std::max(1.0, logit / kOrdinaryLogit);
+      double grown = by_length * std::max(1.0, logit / kOrdinaryLogit);
       // A capped logit is off by what tanh in fp32 is off by, and a weight by as much; a row of few keys has nothing to average.
-      if (s.variant.soft_cap > 0.0f) g += kCapError * std::min(logit, double(s.variant.soft_cap)) / kOrdinaryError;
-      growth.push_back(g);
+      if (s.variant.soft_cap > 0.0f) grown += kCapError * std::min(logit, double(s.variant.soft_cap)) / kOrdinaryError;
+      growth.push_back(grown);
     }
   }
   return growth;
