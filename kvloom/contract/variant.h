@@ -3,6 +3,7 @@
 // A variant is a plain C++ struct of static functions, compiled unchanged by g++/clang, nvcc and NVRTC. Every hook is optional:
 //
 //   template <class P> static float logit(float score, const Coord& c, const P& p);   // score = sm_scale * q.k; returns the logit
+//   template <class P> static float slope(const Coord& c, const P& p);                // beside logit: it is score + slope * (kv_pos - q_pos)
 //   template <class P> static bool  keep(const Coord& c, const P& p);                 // false: the key is masked out
 //   template <class P> static float query(float x, float partner, int dim, const Coord& c, const P& p);   // fused RoPE
 //   template <class P> static float key  (float x, float partner, int dim, const Coord& c, const P& p);

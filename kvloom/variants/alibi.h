@@ -9,8 +9,11 @@ namespace kvloom::variants {
 struct Alibi {
   template <class P>
   KVLOOM_HD static float logit(float score, const Coord& c, const P& p) {
-    return score + p.alibi_slopes[c.q_head] * float(c.kv_pos - c.q_pos);
+    return score + slope(c, p) * float(c.kv_pos - c.q_pos);
   }
+  /// By how much the bias grows a position: says that logit() is score + slope * (kv_pos - q_pos), which kernels may form in their own way.
+  template <class P>
+  KVLOOM_HD static float slope(const Coord& c, const P& p) { return p.alibi_slopes[c.q_head]; }
 };
 
 }  // namespace kvloom::variants

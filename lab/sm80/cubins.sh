@@ -9,8 +9,8 @@ PYTHONPATH=lab/sm80 python3 lab/sm80/units.py $out "$@"
 compile() {
   u=$1
   [ "$out/$u.cubin" -nt "$out/$u.cu" ] && [ "$out/$u.cubin" -nt "$out/stamp" ] && return
-  flags=""
-  [[ $u == *_ftz ]] && flags=-ftz=true
+  flags=-ftz=true
+  [[ $u == *_denormals ]] && flags=""
   nvcc -std=c++20 -arch=sm_90a -cubin $flags -I. -Xptxas -v -o $out/$u.cubin $out/$u.cu > $out/$u.log 2>&1 || { echo "$u failed"; head -5 $out/$u.log; }
 }
 export -f compile

@@ -1,5 +1,4 @@
 """Units that are timed only: what is tried for speed. Each has the one kernel that is timed."""
-SLICED = ".slice_keys = 32"
 
 
 def compute(unit, name, text="", variant="Plain", only="compute", **more):
@@ -10,6 +9,12 @@ def memory(unit, name, text="", variant="Plain", **more):
     return dict(unit(name, variant=variant, memory=text, **more), only="memory")
 
 
+ROPE = "Rope<kvloom::RopeMode::half_split>"
+C256 = ".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1"
+C256x128 = C256 + ", .tile_kv = 128"
+C192 = ".tile_rows = 192, .warps_rows = 12, .ctas_per_sm = 1, .slice_keys = 0"
+
+
 def speed(unit):
     wide = ".tile_kv = 32, .ctas_per_sm = 1, .q_in_registers = false"
     return [
@@ -17,28 +22,37 @@ def speed(unit):
         compute(unit, "c_s32_r", paged=False),
         compute(unit, "c_whole", ".slice_keys = 0"),
         compute(unit, "c_whole_r", ".slice_keys = 0", paged=False),
-        compute(unit, "c_8w", ".slice_keys = 0, .warps_rows = 8"),
-        compute(unit, "c_256", ".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 3"),
-        compute(unit, "c_256r", ".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 3", paged=False),
-        compute(unit, "c_256x128", ".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .tile_kv = 128"),
+        compute(unit, "c_256", C256 + ", .stages = 3"),
+        compute(unit, "c_256s2", C256),
+        compute(unit, "c_256r", C256 + ", .stages = 3", paged=False),
+        compute(unit, "c_256_whole", C256 + ", .stages = 3, .slice_keys = 0"),
+        compute(unit, "c_256x128", C256x128),
+        compute(unit, "c_256x128r", C256x128, paged=False),
+        compute(unit, "c_192", C192),
+        compute(unit, "c_192x128", C192 + ", .tile_kv = 128"),
+        compute(unit, "c_192s32", C192.replace("slice_keys = 0", "slice_keys = 32")),
         compute(unit, "c_alibi", variant="Alibi"),
         compute(unit, "c_softcap", variant="SoftCap"),
-        compute(unit, "c_softcap_ftz", variant="SoftCap"),
+        compute(unit, "c_mask", variant="CustomMask"),
         compute(unit, "c_alibi_whole", ".slice_keys = 0", variant="Alibi"),
         compute(unit, "c_softcap_whole", ".slice_keys = 0", variant="SoftCap"),
-        compute(unit, "c_mask", variant="CustomMask"),
-        compute(unit, "c_rope", variant="Rope<kvloom::RopeMode::half_split>"),
+        compute(unit, "c_alibi_256", C256x128, variant="Alibi"),
+        compute(unit, "c_softcap_256", C256x128, variant="SoftCap"),
+        compute(unit, "c_mask_256", C256x128, variant="CustomMask"),
+        compute(unit, "c_rope", variant=ROPE),
         compute(unit, "c_e4m3", kv="e4m3"),
         memory(unit, "m3"),
         memory(unit, "m3_r", paged=False),
         memory(unit, "m2s3", ".stages = 3, .ctas_per_sm = 2"),
         memory(unit, "m8w", ".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),
-        memory(unit, "m64t", ".tile_kv = 32, .warps_kv = 2, .stages = 4, .ctas_per_sm = 3"),
-        memory(unit, "m_e4m3_s4", ".stages = 4, .ctas_per_sm = 3", kv="e4m3"),
-        memory(unit, "m_e4m3_128", ".tile_kv = 128, .stages = 2, .ctas_per_sm = 3", kv="e4m3"),
+        memory(unit, "m_e4m3_64s3", ".stages = 3, .ctas_per_sm = 3", kv="e4m3"),
+        memory(unit, "m_e4m3_128s2", ".tile_kv = 128, .stages = 2, .ctas_per_sm = 2", kv="e4m3"),
         memory(unit, "m_e4m3_128s3", ".tile_kv = 128, .stages = 3, .ctas_per_sm = 2", kv="e4m3"),
-        memory(unit, "m_e4m3_f16", ".tile_kv = 128, .stages = 2, .ctas_per_sm = 3", q="f16", kv="e4m3", o="f16"),
-        memory(unit, "m_rope", variant="Rope<kvloom::RopeMode::half_split>"),
+        memory(unit, "m_e4m3_cvt", ".tile_kv = 128, .stages = 3, .ctas_per_sm = 2, .place_fp8_values = false", kv="e4m3"),
+        memory(unit, "m_e4m3_8w", ".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 2", kv="e4m3"),
+        memory(unit, "m_e4m3_f16", ".tile_kv = 128, .stages = 3, .ctas_per_sm = 2", q="f16", kv="e4m3", o="f16"),
+        memory(unit, "m_rope", variant=ROPE),
+        memory(unit, "m_rope_2s3", ".stages = 3, .ctas_per_sm = 2", variant=ROPE),
         memory(unit, "m_alibi", variant="Alibi"),
         memory(unit, "m_softcap", variant="SoftCap"),
         memory(unit, "m_fixed", ".ctas_per_sm = 2", fixed=True),

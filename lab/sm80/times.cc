@@ -200,7 +200,17 @@ double check_rows(Run& run, int r) {
   return worst;
 }
 
-void time_case(const UnitInfo& u, const Shape& s, std::FILE* json) {
+/// Each CTA's items by KV head, longest first within one: CTAs that run at the same time then read the same head's keys.
+void order_by_head(PlanView view, int ctas) {
+  auto* items = const_cast<WorkItem*>(view.items.data);
+  for (int c = 0; c < ctas; ++c) {
+    std::stable_sort(items + view.cta_indptr[c], items + view.cta_indptr[c + 1], [](const WorkItem& a, const WorkItem& b) {
+      return a.kv_head != b.kv_head ? a.kv_head < b.kv_head : a.kv_end - a.kv_begin > b.kv_end - b.kv_begin;
+    });
+  }
+}
+
+void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::string& how) {
   Run run(u, s);
   lab::Unit& unit = lab::machine().unit(u.name);
   const bool big = *std::max_element(s.q.begin(), s.q.end()) * (s.hq / s.hk) > 16;
@@ -224,6 +234,10 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json) {
   std::vector<Line> lines(size_t(planner.layout().plan_bytes + 63) / 64);
   planner.plan(run.batch(), lines.data(), int64_t(lines.size()) * 64);
   const PlanView view = view_plan(lines.data());
+  if (how == "heads") order_by_head(view, cfg.num_ctas);
+  if (how == "nomerge") {  // what a launch costs without its merges: their units are never complete, and O is wrong
+    for (int i = 0; i < view.header->num_units; ++i) const_cast<MergeUnit&>(view.units[i]).arrivals = 1 << 30;
+  }
   AttendArgs a = run.a;
   a.plan = run.own(to_device(lines)), a.page_size = FastDivide(uint32_t(run.spec.page_size)), a.group_size = FastDivide(uint32_t(s.hq / s.hk));
   const auto& lay = planner.layout();
@@ -280,15 +294,15 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json) {
     }
   }
   const double tf = 2.0 * (u.qk + u.vo) * pairs * s.hq / us * 1e-6, tb = double(run.kv_bytes) / us * 1e-6;
-  std::printf("%-24s %-26s err %.1e items %5d units %5d parts/unit %4.1f | %9.1f us  %6.1f TFLOP/s  %5.3f TB/s (min %.1f)\n", s.label.c_str(), u.name, error, view.header->num_items,
+  std::printf("%-24s %-26s err %.1e items %5d units %5d parts/unit %4.1f | %9.1f us  %6.1f TFLOP/s  %5.3f TB/s (min %.1f)\n", s.label.c_str(), (std::string(u.name) + (how.empty() ? "" : "@" + how)).c_str(), error, view.header->num_items,
               view.header->num_units, view.header->num_units ? double(view.header->num_entries) / view.header->num_units : 0.0, us, tf, tb, times[0]);
-  if (json) std::fprintf(json, "{\"shape\":\"%s\",\"unit\":\"%s\",\"error\":%g,\"us\":%g,\"min_us\":%g,\"tflops\":%g,\"tbps\":%g,\"items\":%d}\n", s.label.c_str(), u.name, error, us, double(times[0]), tf, tb, view.header->num_items), std::fflush(json);
+  if (json) std::fprintf(json, "{\"shape\":\"%s\",\"unit\":\"%s\",\"error\":%g,\"us\":%g,\"min_us\":%g,\"tflops\":%g,\"tbps\":%g,\"items\":%d}\n", s.label.c_str(), (std::string(u.name) + (how.empty() ? "" : "@" + how)).c_str(), error, us, double(times[0]), tf, tb, view.header->num_items), std::fflush(json);
   std::fflush(stdout);
 }
 }  // namespace
 
 int main(int argc, char** argv) {
-  // times JSON LIST: LIST has lines "shape unit"
+  // times JSON LIST: LIST has lines "shape unit[@heads|@nomerge]"
   std::FILE* json = std::fopen(argv[1], "w");
   auto rep = [](int n, int x) { return std::vector<int>(size_t(n), x); };
   std::vector<int> zipf;
@@ -306,10 +320,11 @@ int main(int argc, char** argv) {
   std::FILE* list = std::fopen(argv[2], "r");
   char shape[128], unit[128];
   while (std::fscanf(list, "%127s %127s", shape, unit) == 2) {
+    const std::string text = unit, name = text.substr(0, text.find('@')), how = text.size() > name.size() ? text.substr(name.size() + 1) : "";
     for (const Shape& s : shapes) {
       if (s.label != shape) continue;
       for (const UnitInfo& u : lab::all_units()) {
-        if (std::string(u.name) == unit) time_case(u, s, json);
+        if (name == u.name) time_case(u, s, json, how);
       }
     }
   }

@@ -67,6 +67,7 @@ struct RowPartials {
 /// `kSum`: all are 1. In turn (fixed_split): the left fold of chunks. Else 32 partials at a time, their weights made by the lanes.
 template <bool kSum, bool kInTurn>
 __device__ __forceinline__ float4 warp_merge_dims(const Scratch& scratch, const RowPartials& row, int dims, int d0, float& lse) {
+  constexpr int kInFlight = 16;  // loads: a merge is a wait for L2, over and over
   const int lane = int(threadIdx.x) & 31;
   float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   float top = neg_inf(), total = 0.0f;
@@ -91,16 +92,16 @@ __device__ __forceinline__ float4 warp_merge_dims(const Scratch& scratch, const 
       total = total * old + part_total;
       top = new_top;
     }
-    for (int32_t b = 0; b < n; b += 8) {
-      float4 part[8];
+    for (int32_t b = 0; b < n; b += kInFlight) {
+      float4 part[kInFlight];
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         const int64_t at = __shfl_sync(0xffffffffu, mine, (b + i) & 31);
         part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (b + i < n && d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kInFlight; ++i) {
         if (b + i >= n) break;
         if constexpr (kInTurn && !kSum) {
           const float next = __shfl_sync(0xffffffffu, part_lse, b + i);

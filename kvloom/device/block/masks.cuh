@@ -49,7 +49,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowG
 template <class V, int kTileRows, int kWords, int kThreads>
 __device__ __forceinline__ void block_make_masks(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows,
                                                  int kv_head, int32_t token0, const TileMask& mask) {
-#pragma unroll 1
+#pragma unroll 2
   for (int i = int(threadIdx.x); i < kTileRows * kWords; i += kThreads) {
     const int r = i / kWords, w = i % kWords;
     const PackedRow row = rows.row[r];

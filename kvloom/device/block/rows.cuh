@@ -2,15 +2,16 @@
 #pragma once
 
 #include "kvloom/attn/mask.h"
-#include "kvloom/contract/attend_args.h"
+#include "kvloom/device/block/variant.cuh"
 
 namespace kvloom::block {
 
-struct PackedRow {
+struct alignas(16) PackedRow {
+  int32_t q_pos;
+  float slope;    // of variants with that hook
   int32_t token;  // row of Q, O and LSE; -1: no row here, and the rest is that of the last row
   int32_t request;
   int32_t q_index;
-  int32_t q_pos;
   int32_t prefix;
   int32_t q_head;
 };
@@ -36,8 +37,6 @@ struct KeptHull {
   int32_t all_begin, all_end;  // every row keeps these: a tile within them needs no mask
   int32_t any_begin, any_end;  // keys outside these ...
   int32_t any_prefix;          // ... and not before this are kept by no row
-
-  __device__ __forceinline__ bool touches(int32_t j) const { return (j >= any_begin && j < any_end) || j < any_prefix; }
 };
 
 struct Rows {
@@ -75,7 +74,7 @@ __device__ __forceinline__ void widen_hull(KeptHull& hull, const KeptTokens& kep
 }
 
 /// Resolves rows [0, kTileRows) of the item against `keys`; ends with a barrier.
-template <int kTileRows, int kThreads>
+template <class V, int kTileRows, int kThreads>
 __device__ __forceinline__ void block_resolve_rows(const AttendArgs& args, const PlanView& plan, const WorkItem& item, const RowGroup& group,
                                                    int kv_head, const KeySpan& keys, const Rows& rows) {
   if (threadIdx.x == 0) *rows.hull = {keys.begin, keys.end, keys.end, keys.begin, keys.begin};
@@ -88,8 +87,11 @@ __device__ __forceinline__ void block_resolve_rows(const AttendArgs& args, const
     const bool there = i < item.row_count;
     const KeptTokens kept = there ? kept_tokens(args.params.variant.range, e, group, keys) : KeptTokens{keys.begin, keys.begin, keys.begin, keys.begin};
     if (there) widen_hull(*rows.hull, kept, keys.begin);
-    rows.row[i] = {there ? e.token : -1, e.request, e.q_index, e.q_pos, e.prefix,
-                   int32_t(uint32_t(kv_head) * args.group_size.divisor + head)};
+    PackedRow& row = rows.row[i];
+    row = {e.q_pos, 0.0f, there ? e.token : -1, e.request, e.q_index, e.prefix, int32_t(uint32_t(kv_head) * args.group_size.divisor + head)};
+    if constexpr (has_slope<V>()) {
+      row.slope = V::slope(Coord{row.request, row.q_index, row.q_pos, 0, 0, row.q_head, kv_head}, args.params.variant);
+    }
     rows.kept[i] = kept;
   }
   __syncthreads();

@@ -29,14 +29,26 @@ __device__ __forceinline__ float weight_of(float logit, const VariantParams& p) 
   return logit;
 }
 
-/// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant.
-template <class V, bool kCut, int kKeyTiles>
+/// A hook's logit for one key of a row.
+template <class V>
+__device__ __forceinline__ float hooked_logit(float score, const VariantParams& p, const PackedRow& r, const WarpKeys& keys, int column) {
+  if constexpr (has_logit<V>()) {
+    score = V::logit(score, Coord{r.request, r.q_index, r.q_pos, keys.group->kv_index0 + keys.token0 + column, keys.pos[column], r.q_head, keys.kv_head}, p);
+  }
+  return weight_of<V>(score, p);
+}
+
+/// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant. kSloped: the
+/// positions of the keys are consecutive, and the variant is a bias in proportion to the distance: two multiply-adds a score.
+template <class V, bool kCut, bool kSloped, int kKeyTiles>
 __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, const VariantParams& p, float factor, const Rows& rows, int row,
                                              const WarpKeys& keys) {
   constexpr float kMasked = has_weight<V>() ? 0.0f : neg_inf();
   const int quad = int(threadIdx.x) & 3;
   PackedRow r;
   if constexpr (has_logit<V>()) r = rows.row[row];
+  float bias = 0.0f;  // of this lane's first key
+  if constexpr (kSloped) bias = r.slope * float(keys.group->kv_pos0 + keys.token0 + keys.key0 + 2 * quad - r.q_pos);
 #pragma unroll
   for (int w = 0; w < ceil_div(kKeyTiles, 4); ++w) {
     uint32_t word = ~0u;
@@ -47,16 +59,10 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
       for (int e = 0; e < 2; ++e) {
         float& x = s[n][2 * h + e];
         const bool keep = !kCut || (word >> ((n & 3) * 8 + e) & 1u);
-        if constexpr (has_logit<V>() || has_weight<V>()) {
-          if (keep) {
-            x *= factor;
-            if constexpr (has_logit<V>()) {
-              const int column = keys.key0 + n * 8 + 2 * quad + e;
-              x = V::logit(x, Coord{r.request, r.q_index, r.q_pos, keys.group->kv_index0 + keys.token0 + column, keys.pos[column], r.q_head,
-                                    keys.kv_head}, p);
-            }
-            x = has_weight<V>() ? weight_of<V>(x, p) : x * kLog2e;
-          }
+        if constexpr (kSloped) {
+          x = __fmaf_rn(x, factor, __fmaf_rn(r.slope, float(8 * n + e), bias));
+        } else if constexpr (has_logit<V>() || has_weight<V>()) {
+          if (keep) x = hooked_logit<V>(x * factor, p, r, keys, keys.key0 + n * 8 + 2 * quad + e);
         }
         if (kCut) x = keep ? x : kMasked;
       }
@@ -64,23 +70,32 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
   }
 }
 
+template <class V, bool kCut, bool kSloped, int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void apply_to_rows(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, float factor, const Rows& rows, int row0,
+                                              const WarpKeys& keys) {
+#pragma unroll
+  for (int r = 0; r < 2 * kRowTiles; ++r) {
+    apply_to_row<V, kCut, kSloped>(s[r / 2], r % 2, p, factor, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
+  }
+}
+
 /// Applies hooks and masks to s[row tile][key tile][4] (mma layout) of rows row0 and up. In: q.k. Out, kept keys: q.k (to be multiplied by
-/// the factor as the softmax goes) if the variant has no hook; final base-2 logits if it has; weights for reduction sum. Masked keys: -inf, or
+/// the factor as the softmax goes) if the variant has no hook; final logits if it has; weights for reduction sum. Masked keys: -inf, or
 /// 0 for sum. `cut`: some row may not keep some key of the tile.
 template <class V, int kRowTiles, int kKeyTiles>
 __device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, float factor, const Rows& rows,
                                                    int row0, const WarpKeys& keys, bool cut) {
-  const int lane = int(threadIdx.x) & 31;
-  if (cut) {
-#pragma unroll
-    for (int r = 0; r < 2 * kRowTiles; ++r) {
-      apply_to_row<V, true>(s[r / 2], r % 2, p, factor, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + lane / 4, keys);
+  constexpr bool kSloped = has_slope<V>() && !has_weight<V>();
+  if (kSloped && keys.group->kv_position == KvPosition::linear) {
+    if (cut) {
+      apply_to_rows<V, true, kSloped>(s, p, factor, rows, row0, keys);
+    } else {
+      apply_to_rows<V, false, kSloped>(s, p, factor, rows, row0, keys);
     }
+  } else if (cut || kSloped) {
+    apply_to_rows<V, true, false>(s, p, factor, rows, row0, keys);
   } else if constexpr (has_logit<V>() || has_weight<V>()) {
-#pragma unroll
-    for (int r = 0; r < 2 * kRowTiles; ++r) {
-      apply_to_row<V, false>(s[r / 2], r % 2, p, factor, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + lane / 4, keys);
-    }
+    apply_to_rows<V, false, false>(s, p, factor, rows, row0, keys);
   }
 }
 

@@ -22,6 +22,10 @@ KVLOOM_HD constexpr bool has_logit() {
   return requires(float s, const Coord& c, const VariantParams& p) { V::logit(s, c, p); };
 }
 template <class V>
+KVLOOM_HD constexpr bool has_slope() {
+  return requires(const Coord& c, const VariantParams& p) { V::slope(c, p); };
+}
+template <class V>
 KVLOOM_HD constexpr bool has_keep() {
   return requires(const Coord& c, const VariantParams& p) { V::keep(c, p); };
 }

@@ -22,6 +22,8 @@ struct AttendConfig {
   bool fixed_split = false;   // the plan may have split_tokens: items fold their chunks one by one
   bool q_in_registers = false;
   int slice_keys = 0;         // keys a warp takes at a time, two slices overlapped; 0: all of its keys at once, nothing overlapped
+  bool place_fp8_values = true;  // V's bits put in place (tile/fp8_bits.cuh); false: converted
+  int loads_ahead = 1;        // ldmatrix instructions between the one that is asked for and the products that go on meanwhile
 
   KVLOOM_HD constexpr int threads() const { return 32 * warps_rows * warps_kv; }
   KVLOOM_HD constexpr int row_tiles() const { return tile_rows / (16 * warps_rows); }  // m16 tiles of a warp

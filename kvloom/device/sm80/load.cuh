@@ -14,14 +14,18 @@ struct TileWalk {
   int32_t prefix_end;  // tiles that begin before this are visited
   int32_t window;      // first list token of the first tile of the window
   int32_t end;         // no tile begins at or after this
+  int32_t all_begin, all_end;  // tiles within these keys are kept whole by every row
+  int32_t any_begin, any_end;  // keys outside these, and not of the prefix, are kept by no row
 
   template <int kTileKv>
   __device__ __forceinline__ static TileWalk of(const block::KeySpan& keys, const block::KeptHull& hull) {
     const int32_t prefix_end = hull.any_prefix;
     const bool any = hull.any_begin < hull.any_end;
     const int32_t window = (any ? hull.any_begin : prefix_end) / kTileKv * kTileKv;
-    return {keys, prefix_end, window, any ? max_of(hull.any_end, prefix_end) : prefix_end > keys.begin ? prefix_end : 0};
+    return {keys, prefix_end, window, any ? max_of(hull.any_end, prefix_end) : prefix_end > keys.begin ? prefix_end : 0,
+            hull.all_begin, hull.all_end, hull.any_begin, hull.any_end};
   }
+  __device__ __forceinline__ bool touches(int32_t j) const { return ((j >= any_begin) & (j < any_end)) | (j < prefix_end); }
   template <int kTileKv>
   __device__ __forceinline__ int32_t first() const {
     const int32_t t = keys.begin / kTileKv * kTileKv;
@@ -101,20 +105,29 @@ __device__ __forceinline__ KeyPlace read_place(const KeyPlace* place) {
   return {reinterpret_cast<const char*>(uint64_t(w.y) << 32 | w.x), reinterpret_cast<const char*>(uint64_t(w.w) << 32 | w.z)};
 }
 
-/// Part `part` of `parts` of the copies of K and V of a tile; the caller commits. Keys without a place become zeros.
+/// Copies of K and V of a tile, all at once: spread among the products they would be fences that ldmatrix can't be moved across. The caller
+/// commits. Keys without a place become zeros.
 template <AttendConfig C>
-__device__ __forceinline__ void block_load_part(const KeyPlace* place, uint32_t k, uint32_t v, int part, int parts) {
+__device__ __forceinline__ void block_load_tile(const KeyPlace* place, uint32_t k, uint32_t v) {
   if constexpr (KRows<C>::kChunks == VRows<C>::kChunks) {  // one look at a place serves both
     using Copies = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
+    constexpr int kTogether = 4;
 #pragma unroll
-    for (int i = 0; i < Copies::kCount; ++i) {
-      if (i * parts / Copies::kCount != part || !Copies::there(i)) continue;
-      const KeyPlace from = read_place(place + Copies::row(i));
-      const uint32_t bytes = from.k != nullptr ? 16 : 0;
-      ptx::cp_async_16(k + Copies::offset(i), from.k + Copies::chunk(i) * 16, bytes);
-      ptx::cp_async_16(v + Copies::offset(i), from.v + Copies::chunk(i) * 16, bytes);
+    for (int i0 = 0; i0 < Copies::kCount; i0 += kTogether) {
+      KeyPlace from[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (i0 + i < Copies::kCount && Copies::there(i0 + i)) from[i] = read_place(place + Copies::row(i0 + i));
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (i0 + i >= Copies::kCount || !Copies::there(i0 + i)) continue;
+        const uint32_t bytes = from[i].k != nullptr ? 16 : 0;
+        ptx::cp_async_16(k + Copies::offset(i0 + i), from[i].k + Copies::chunk(i0 + i) * 16, bytes);
+        ptx::cp_async_16(v + Copies::offset(i0 + i), from[i].v + Copies::chunk(i0 + i) * 16, bytes);
+      }
     }
-  } else if (part == 0) {
+  } else {
     using K = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
     using V = TileCopies<VRows<C>, C.tile_kv, C.threads()>;
 #pragma unroll

@@ -1,8 +1,10 @@
-// The two products of attention on mma.sync, for one warp: scores = Q K^T from shared memory, and O += P V with P in registers. Both call
-// `between(step, steps)` after each step of their outer loop: work of another slice of keys that hides behind the products.
+// The two products of attention on mma.sync, for one warp: scores = Q K^T from shared memory, and O += P V with P in registers. Operands are
+// asked for C.loads_ahead loads before the products that need them: a warp issues in order and would stand still for ldmatrix otherwise.
+// Both call `between(step, steps)` after each step of their outer loop: work of another slice of keys that hides behind the products.
 //
 // fp8 keys and values become 16 bits between ldmatrix and mma. A lane gets bytes, so the order of things shifts: of K it gets dims 4 t .. + 3
-// of a key where mma wants 2 t, + 1, + 8, + 9 (t = lane % 4): the sum over dims doesn't care if Q is read in the same order. Of V it gets
+// of a key, and makes pairs (4 t, 4 t + 2) and (4 t + 1, 4 t + 3) of them, where mma wants 2 t, + 1 and 2 t + 8, + 9 (t = lane % 4): the sum over
+// dims doesn't care if Q has the same order (block_arrange_queries). Of V it gets
 // dims 2 n and 2 n + 1 of two keys: even dims go to one tile of O, odd ones to the next, and only the store knows (store_dims).
 #pragma once
 
@@ -12,8 +14,27 @@
 #include "kvloom/device/ptx/math.cuh"
 #include "kvloom/device/ptx/mma.cuh"
 #include "kvloom/device/sm80/shared.cuh"
+#include "kvloom/device/tile/fp8_bits.cuh"
 
 namespace kvloom::sm80 {
+
+/// Q is multiplied by 2^60 where fp8 keys are placed in bf16, which makes them 2^-120 (e4m3) of what they are: products stay far from the
+/// smallest fp32 numbers.
+template <AttendConfig C>
+KVLOOM_HD constexpr int query_log2() { return C.fp8() && C.q_dtype == DType::bf16 ? 60 : 0; }
+/// Scores are 2^-this of q.k if keys are placed.
+template <AttendConfig C>
+KVLOOM_HD constexpr int score_log2() {
+  if constexpr (C.fp8()) return tile::placed_fp8_log2<C.kv_dtype, C.q_dtype>() - query_log2<C>();
+  return 0;
+}
+/// O is 2^-this of what it should be.
+template <AttendConfig C>
+KVLOOM_HD constexpr int value_log2() {
+  if constexpr (C.fp8() && C.place_fp8_values) return tile::placed_fp8_log2<C.kv_dtype, DType::f16>();
+  return 0;
+}
+KVLOOM_HD constexpr float power_of_two(int log2) { return log2 >= 0 ? float(uint64_t(1) << log2) : 1.0f / float(uint64_t(1) << -log2); }
 
 struct Nothing {
   __device__ __forceinline__ void operator()(int, int) const {}
@@ -72,22 +93,25 @@ struct Keys {
   __device__ __forceinline__ Keys(uint32_t k, int key0)
       : lane_rows(k, key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1) {}
 
-  __device__ __forceinline__ void get(uint32_t (&b)[kTogether][2], int n, int d) const {
-    if constexpr (!kFp8 && kTogether == 2) {
-      uint32_t r[4];
-      ptx::warp_ldmatrix_x4(r, lane_rows.at(n, 2 * d));
-      b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
-    } else if constexpr (!kFp8) {
-      ptx::warp_ldmatrix_x2(b[0][0], b[0][1], lane_rows.at(n, 2 * d));
+  static constexpr int kRaw = kFp8 ? kTogether : 2 * kTogether;  // registers of a load
+
+  __device__ __forceinline__ void load(uint32_t (&r)[4], int n, int d) const {
+    const uint32_t at = lane_rows.at(n, kFp8 ? d : 2 * d);
+    if constexpr (kRaw == 4) {
+      ptx::warp_ldmatrix_x4(r, at);
     } else {
-      uint32_t r[4];
-      if constexpr (kTogether == 4) {
-        ptx::warp_ldmatrix_x4(r, lane_rows.at(n, d));
-      } else {
-        ptx::warp_ldmatrix_x2(r[0], r[1], lane_rows.at(n, d));
-      }
+      ptx::warp_ldmatrix_x2(r[0], r[1], at);
+    }
+  }
+  /// What was loaded as operands of kTogether n8 tiles.
+  __device__ __forceinline__ static void operands(uint32_t (&b)[kTogether][2], const uint32_t (&r)[4]) {
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) ptx::widen_fp8x4<C.kv_dtype, C.q_dtype>(r[i], b[i][0], b[i][1]);
+    for (int i = 0; i < kTogether; ++i) {
+      if constexpr (kFp8) {
+        tile::place_fp8x4<C.kv_dtype, C.q_dtype>(r[i], b[i][0], b[i][1]);
+      } else {
+        b[i][0] = r[2 * i], b[i][1] = r[2 * i + 1];
+      }
     }
   }
 
@@ -109,22 +133,30 @@ __device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles]
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0.0f;
   }
+  constexpr int kSteps = C.head_dim_qk / 16, kLoads = kKeyTiles / K::kTogether, kAhead = min_of(C.loads_ahead, kLoads);
+  uint32_t a[2][C.row_tiles()][4], raw[kAhead + 1][4];
+  const auto fetch = [&](int i) {
+    if (i >= kSteps * kLoads) return;
+    if (i % kLoads == 0) {
 #pragma unroll
-  for (int d = 0; d < C.head_dim_qk / 16; ++d) {
-    uint32_t a[C.row_tiles()][4];
-#pragma unroll
-    for (int mi = 0; mi < C.row_tiles(); ++mi) q.get(a[mi], mi, d);
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += K::kTogether) {
-      uint32_t b[K::kTogether][2];
-      keys.get(b, n, d);
-#pragma unroll
-      for (int i = 0; i < K::kTogether; ++i) {
-#pragma unroll
-        for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + i], a[mi], b[i][0], b[i][1]);
-      }
+      for (int mi = 0; mi < C.row_tiles(); ++mi) q.get(a[i / kLoads % 2][mi], mi, i / kLoads);
     }
-    between(d, C.head_dim_qk / 16);
+    keys.load(raw[i % (kAhead + 1)], i % kLoads * K::kTogether, i / kLoads);
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) fetch(i);
+#pragma unroll
+  for (int i = 0; i < kSteps * kLoads; ++i) {
+    fetch(i + kAhead);
+    uint32_t b[K::kTogether][2];
+    K::operands(b, raw[i % (kAhead + 1)]);
+    const int d = i / kLoads, n = i % kLoads * K::kTogether;
+#pragma unroll
+    for (int j = 0; j < K::kTogether; ++j) {
+#pragma unroll
+      for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + j], a[d % 2][mi], b[j][0], b[j][1]);
+    }
+    if (i % kLoads == kLoads - 1) between(d, kSteps);
   }
 }
 
@@ -136,27 +168,32 @@ struct Values {
 
   __device__ __forceinline__ Values(uint32_t v, int key0) : lane_rows(v, key0, int(threadIdx.x) & 15, (int(threadIdx.x) >> 4) & 1) {}
 
+  static constexpr int kRaw = C.fp8() ? kTogether : 4;  // registers of a load
+
   /// 16 keys from key0 + 16 kk on, tiles t .. t + kTogether of O.
-  __device__ __forceinline__ void get(uint32_t (&b)[kTogether][2], int kk, int t) const {
+  __device__ __forceinline__ void load(uint32_t (&r)[4], int kk, int t) const {
+    if constexpr (kRaw == 4) {
+      ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, C.fp8() ? t / 2 : t));
+    } else {  // one chunk: lanes past 15 are not asked
+      const int lane_chunk = (int(threadIdx.x) >> 4) & 1;
+      const uint32_t mixed = lane_rows.mixed ^ uint32_t(lane_chunk << 4);
+      ptx::warp_ldmatrix_x2_trans(r[0], r[1], lane_rows.base + (mixed ^ uint32_t(((t / 2) & 7) << 4)) +
+                                                  uint32_t((t / 16) * 128 + 2 * kk * 8 * VRows<C>::kRowBytes));
+    }
+  }
+  __device__ __forceinline__ static void operands(uint32_t (&b)[kTogether][2], const uint32_t (&r)[4]) {
     if constexpr (!C.fp8()) {
-      uint32_t r[4];
-      ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, t));
       b[0][0] = r[0], b[0][1] = r[1], b[1][0] = r[2], b[1][1] = r[3];
     } else {
-      uint32_t r[4];
-      if constexpr (kTogether == 4) {
-        ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, t / 2));
-      } else {  // one chunk: lanes past 15 are not asked
-        const int lane_chunk = (int(threadIdx.x) >> 4) & 1;
-        const uint32_t mixed = lane_rows.mixed ^ uint32_t(lane_chunk << 4);
-        ptx::warp_ldmatrix_x2_trans(r[0], r[1], lane_rows.base + (mixed ^ uint32_t(((t / 2) & 7) << 4)) +
-                                                    uint32_t((t / 16) * 128 + 2 * kk * 8 * VRows<C>::kRowBytes));
-      }
 #pragma unroll
       for (int i = 0; i < kTogether / 2; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          ptx::widen_fp8x4<C.kv_dtype, DType::f16>(ptx::permute_bytes(r[2 * i + half], 0x3120), b[2 * i][half], b[2 * i + 1][half]);
+          if constexpr (C.place_fp8_values) {
+            tile::place_fp8x4<C.kv_dtype, DType::f16>(r[2 * i + half], b[2 * i][half], b[2 * i + 1][half]);
+          } else {
+            ptx::widen_fp8x4<C.kv_dtype, DType::f16>(ptx::permute_bytes(r[2 * i + half], 0x3120), b[2 * i][half], b[2 * i + 1][half]);
+          }
         }
       }
     }
@@ -169,22 +206,26 @@ __device__ __forceinline__ void warp_accumulate(float (&o)[C.row_tiles()][kDimTi
                                                 uint32_t v, int key0, Between&& between) {
   using VT = Values<C, kDimTiles>;
   const VT values(v, key0);
-  constexpr int kLoads = kDimTiles / VT::kTogether;
+  constexpr int kLoads = kDimTiles / VT::kTogether, kAll = kKeySteps * kLoads, kAhead = C.loads_ahead;
+  uint32_t raw[kAhead + 1][4];
+  const auto fetch = [&](int i) {
+    if (i < kAll) values.load(raw[i % (kAhead + 1)], i / kLoads, i % kLoads * VT::kTogether);
+  };
 #pragma unroll
-  for (int kk = 0; kk < kKeySteps; ++kk) {
+  for (int i = 0; i < kAhead; ++i) fetch(i);
 #pragma unroll
-    for (int l = 0; l < kLoads; ++l) {
-      uint32_t b[VT::kTogether][2];
-      values.get(b, kk, l * VT::kTogether);
+  for (int i = 0; i < kAll; ++i) {
+    fetch(i + kAhead);
+    uint32_t b[VT::kTogether][2];
+    VT::operands(b, raw[i % (kAhead + 1)]);
 #pragma unroll
-      for (int i = 0; i < VT::kTogether; ++i) {
+    for (int j = 0; j < VT::kTogether; ++j) {
 #pragma unroll
-        for (int mi = 0; mi < C.row_tiles(); ++mi) {
-          ptx::warp_mma_m16n8k16<C.pv_dtype()>(o[mi][l * VT::kTogether + i], p[mi][kk], b[i][0], b[i][1]);
-        }
+      for (int mi = 0; mi < C.row_tiles(); ++mi) {
+        ptx::warp_mma_m16n8k16<C.pv_dtype()>(o[mi][i % kLoads * VT::kTogether + j], p[mi][i / kLoads], b[j][0], b[j][1]);
       }
-      between(kk * kLoads + l, kKeySteps * kLoads);
     }
+    between(i, kAll);
   }
 }
 

@@ -41,7 +41,7 @@ template <AttendConfig C, class V>
 struct SharedMemory {
   static_assert(C.stages >= 2 && C.stages <= 4, "two to four tiles in shared memory");
   static constexpr bool kTurned = block::has_key<V>() && C.fp8();  // rotated keys have 16 bits and a tile of their own
-  static constexpr int kMaskSlots = ring_slots(C.stages + 2), kPlaceSlots = ring_slots(C.stages), kTileSlots = 8;
+  static constexpr int kMaskSlots = ring_slots(C.stages + 2), kPlaceSlots = 2, kTileSlots = 8;
   static constexpr int kTileK = KRows<C>::bytes(C.tile_kv), kTileV = VRows<C>::bytes(C.tile_kv);
 
   alignas(128) char q[QRows<C>::bytes(C.tile_rows)];

@@ -7,51 +7,65 @@
 
 namespace kvloom::sm80 {
 
-/// States of `warps_kv` warps that share rows, merged into the first of them through shared memory (K and V are done with). Reference points
-/// in base 2 and plain sums: O stays unnormalised.
-template <AttendConfig C, class V, int kDimTiles>
-__device__ __forceinline__ void block_merge_warps(WarpState<C, kDimTiles>& state, float scale, SharedMemory<C, V>& m) {
+/// Into how many parts of O's dims the warps share out their merge: as many as there are warps, if pairs of n8 tiles divide by it.
+KVLOOM_HD constexpr int merging_warps(int warps, int dim_tiles) {
+  while (dim_tiles / 2 % warps) --warps;
+  return warps;
+}
+
+/// States of `warps_kv` warps that share rows, merged through shared memory (Q, K and V are done with): `out` is this warp's share of the dims,
+/// from n8 tile first_tile on, of the whole. Reference points in base 2 and plain sums: O stays unnormalised. False: no share for this warp.
+template <AttendConfig C, class V, int kDimTiles, int kShare>
+__device__ __forceinline__ bool block_merge_warps(const WarpState<C, kDimTiles>& state, float scale, SharedMemory<C, V>& m,
+                                                  WarpState<C, kShare>& out, int& first_tile) {
   static_assert(C.warps_rows == 1 && C.row_tiles() == 1, "warps share rows only where one warp holds them all");
-  constexpr int kStride = C.head_dim_vo * 16 + 64;  // floats a warp: O fragments, then maxima and sums
-  static_assert(kStride * 4 * (C.warps_kv - 1) <= C.stages * (SharedMemory<C, V>::kTileK + SharedMemory<C, V>::kTileV));
-  float* const all = reinterpret_cast<float*>(m.k[0]);
+  constexpr int kStride = kDimTiles * 128 + 32;  // floats a warp: O fragments, then maxima and sums of 16 rows
+  static_assert(kStride * 4 * C.warps_kv <= QRows<C>::bytes(C.tile_rows) + C.stages * (SharedMemory<C, V>::kTileK + SharedMemory<C, V>::kTileV));
+  float* const all = reinterpret_cast<float*>(m.q);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   __syncthreads();
-  if (warp > 0) {
-    float* mine = all + (warp - 1) * kStride;
+  float* const mine = all + warp * kStride;
 #pragma unroll
-    for (int d = 0; d < kDimTiles; ++d) {
+  for (int d = 0; d < kDimTiles; ++d) {
+    const float(&o)[4] = state.o[0][d];
+    *reinterpret_cast<float4*>(mine + (d * 32 + lane) * 4) = make_float4(o[0], o[1], o[2], o[3]);
+  }
 #pragma unroll
-      for (int e = 0; e < 4; ++e) mine[(d * 4 + e) * 32 + lane] = state.o[0][d][e];
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + h * 8 + lane / 4] = state.softmax.max[0][h];
-      if ((lane & 3) == 0) mine[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4] = state.softmax.sum[0][h];
-    }
+  for (int h = 0; h < 2; ++h) {
+    if ((lane & 3) == 0) mine[kDimTiles * 128 + h * 8 + lane / 4] = state.softmax.max[0][h];
+    if ((lane & 3) == 0) mine[kDimTiles * 128 + 16 + h * 8 + lane / 4] = state.softmax.sum[0][h];
   }
   __syncthreads();
-  if (warp > 0) return;
-#pragma unroll 1
-  for (int w = 0; w < C.warps_kv - 1; ++w) {
-    const float* other = all + w * kStride;
+  if (warp * kShare >= kDimTiles) return false;
+  first_tile = warp * kShare;
+  out.clear();
+  float weight[C.warps_kv][2];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float a = 1.0f, b = 1.0f;
-      if constexpr (!block::has_weight<V>()) {
-        const float other_max = other[C.head_dim_vo * 16 + h * 8 + lane / 4], other_sum = other[C.head_dim_vo * 16 + 16 + h * 8 + lane / 4];
-        const float top = fmaxf(state.softmax.max[0][h], other_max), guarded = top == neg_inf() ? 0.0f : top;
-        a = ptx::ex2((state.softmax.max[0][h] - guarded) * scale), b = ptx::ex2((other_max - guarded) * scale);
-        state.softmax.max[0][h] = top;
-        state.softmax.sum[0][h] = state.softmax.sum[0][h] * a + other_sum * b;
-      }
+  for (int h = 0; h < 2; ++h) {
+    float max[C.warps_kv], top = neg_inf();
 #pragma unroll
-      for (int d = 0; d < kDimTiles; ++d) {
+    for (int w = 0; w < C.warps_kv; ++w) {
+      max[w] = all[w * kStride + kDimTiles * 128 + h * 8 + lane / 4];
+      top = fmaxf(top, max[w]);
+    }
+    const float guarded = top == neg_inf() ? 0.0f : top;
+    out.softmax.max[0][h] = top;
 #pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; ++e) state.o[0][d][e] = state.o[0][d][e] * a + other[(d * 4 + e) * 32 + lane] * b;
-      }
+    for (int w = 0; w < C.warps_kv; ++w) {
+      weight[w][h] = block::has_weight<V>() ? 1.0f : ptx::ex2((max[w] - guarded) * scale);
+      out.softmax.sum[0][h] += all[w * kStride + kDimTiles * 128 + 16 + h * 8 + lane / 4] * weight[w][h];
     }
   }
+#pragma unroll
+  for (int w = 0; w < C.warps_kv; ++w) {
+#pragma unroll
+    for (int d = 0; d < kShare; ++d) {
+      const float4 x = *reinterpret_cast<const float4*>(all + w * kStride + ((first_tile + d) * 32 + lane) * 4);
+      float(&o)[4] = out.o[0][d];
+      o[0] += x.x * weight[w][0], o[1] += x.y * weight[w][0], o[2] += x.z * weight[w][1], o[3] += x.w * weight[w][1];
+    }
+  }
+  return true;
 }
 
 /// Where a chunk of an item goes. Not fixed_split: an item is one chunk, `first` and `last`.
@@ -119,7 +133,7 @@ __device__ __forceinline__ void warp_store(const AttendArgs& args, const ChunkPl
                                            WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
   const int lane = int(threadIdx.x) & 31;
   const ScaleParams& scales = args.params.variant.scale;
-  const float v_scale = scales.v_per_head ? scales.v_per_head[kv_head] : scales.v;
+  const float v_scale = (scales.v_per_head ? scales.v_per_head[kv_head] : scales.v) * power_of_two(value_log2<C>());
 #pragma unroll
   for (int mi = 0; mi < C.row_tiles(); ++mi) {
 #pragma unroll
@@ -147,10 +161,15 @@ __device__ __forceinline__ void block_store(const AttendArgs& args, const ChunkP
     for (int h = 0; h < 2; ++h) state.softmax.sum[mi][h] = block::quad_sum(state.softmax.sum[mi][h]);
   }
   if constexpr (C.warps_kv > 1) {
-    block_merge_warps<C, V>(state, scale, m);
-    if (int(threadIdx.x) >= 32) return;
+    constexpr int kShare = kDimTiles / merging_warps(C.warps_kv, kDimTiles);
+    WarpState<C, kShare> whole;
+    int first_tile = 0;
+    if (block_merge_warps<C, V>(state, scale, m, whole, first_tile)) {
+      warp_store<C, V>(args, place, kv_head, row0, first_tile * 8, scale, whole, m);
+    }
+  } else {
+    warp_store<C, V>(args, place, kv_head, row0, 0, scale, state, m);
   }
-  warp_store<C, V>(args, place, kv_head, row0, 0, scale, state, m);
 }
 
 }  // namespace kvloom::sm80

@@ -4,7 +4,7 @@
 
 #include "kvloom/device/block/scores.cuh"
 #include "kvloom/device/block/softmax.cuh"
-#include "kvloom/device/sm80/mainloop.cuh"
+#include "kvloom/device/sm80/turned_keys.cuh"
 
 namespace kvloom::sm80 {
 
@@ -31,11 +31,13 @@ struct Scaling {
   float slack;   // block::kSlack / scale
   bool by_hand;  // `scale` is no good for folding into exponentials (zero, negative): scores are multiplied by `factor` first
 
+  /// `score_factor`: what q.k is of the scores.
   template <class V>
-  __device__ __forceinline__ static Scaling of(const VariantParams& p, int kv_head) {
+  __device__ __forceinline__ static Scaling of(const VariantParams& p, int kv_head, float score_factor) {
     const float k_scale = p.scale.k_per_head ? p.scale.k_per_head[kv_head] : p.scale.k;
-    const float factor = p.sm_scale * p.scale.q * k_scale;
-    if (block::has_logit<V>() || block::has_weight<V>()) return {factor, 1.0f, block::kSlack, false};
+    const float factor = p.sm_scale * p.scale.q * k_scale * score_factor;
+    if (block::has_weight<V>()) return {factor, 1.0f, block::kSlack, false};
+    if (block::has_logit<V>()) return {factor, kLog2e, block::kSlack * kLn2, false};
     const float scale = factor * kLog2e;
     if (scale > 1e-30f) return {factor, scale, block::kSlack / scale, false};
     return {scale, 1.0f, block::kSlack, true};
@@ -50,6 +52,7 @@ struct TileView {
   block::Rows rows;
   int row0;
   bool cut;
+  const uint64_t* turns;  // shared memory; nullptr: keys in shared memory are as they should be
 };
 
 template <AttendConfig C>
@@ -110,11 +113,21 @@ __device__ __forceinline__ void raise_if_needed(const Slice<C>& x, WarpState<C, 
 }
 
 /// All keys of the warp at once.
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                const Scaling& scaling, WarpState<C, kDimTiles>& state, Load&& load) {
+                                                const Scaling& scaling, WarpState<C, kDimTiles>& state) {
   Slice<C> x;
-  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, load);
+  bool turned = false;
+  if constexpr (can_turn_in_registers<C, V>()) {
+    const VariantParams& p = args.params.variant;
+    turned = tile.turns != nullptr;
+    if (turned && p.rope.mode == RopeMode::half_split) {
+      warp_turned_scores<C, V, true, C.key_tiles()>(x.s, q, tile.k, p, tile.turns, tile.keys);
+    } else if (turned) {
+      warp_turned_scores<C, V, false, C.key_tiles()>(x.s, q, tile.k, p, tile.turns, tile.keys);
+    }
+  }
+  if (!turned) warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, Nothing());
   apply_variant<C, V>(x, args, tile, scaling, 0);
   raise_if_needed<C, V>(x, state, scaling);
   weigh_all<C, V>(x, state, scaling.scale);
@@ -122,13 +135,13 @@ __device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const Ti
 }
 
 /// Slices 2 i and 2 i + 1: while the second's scores are formed, the first's exponentials are; while the first is accumulated, the second's.
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_slice_pair(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                const Scaling& scaling, int pair, WarpState<C, kDimTiles>& state, Load&& load) {
+                                                const Scaling& scaling, int pair, WarpState<C, kDimTiles>& state) {
   constexpr int kKeys = C.key_tiles() * 8;
   const int key_a = tile.keys.key0 + 2 * pair * kKeys, key_b = key_a + kKeys;
   Slice<C> a, b;
-  warp_scores<C, kFp8K, C.key_tiles()>(a.s, q, tile.k, key_a, load);
+  warp_scores<C, kFp8K, C.key_tiles()>(a.s, q, tile.k, key_a, Nothing());
   apply_variant<C, V>(a, args, tile, scaling, 2 * pair);
   raise_if_needed<C, V>(a, state, scaling);
   warp_scores<C, kFp8K, C.key_tiles()>(b.s, q, tile.k, key_b, [&](int step, int steps) { weigh_part<C, V>(a, state, scaling.scale, step, steps); });
@@ -146,17 +159,16 @@ __device__ __forceinline__ void warp_slice_pair(const AttendArgs& args, const Ti
   warp_accumulate<C, C.key_tiles() / 2, kDimTiles>(state.o, b.p, tile.v, key_b, Nothing());
 }
 
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                               const Scaling& scaling, WarpState<C, kDimTiles>& state, Load&& load) {
+                                               const Scaling& scaling, WarpState<C, kDimTiles>& state) {
   if constexpr (C.slice_keys == 0) {
-    warp_whole_tile<C, V>(args, tile, q, scaling, state, load);
+    warp_whole_tile<C, V>(args, tile, q, scaling, state);
   } else {
     constexpr int kPairs = C.warp_keys() / (2 * C.slice_keys);
     static_assert(kPairs >= 1 && kPairs * 2 * C.slice_keys == C.warp_keys(), "slices come in pairs");
-    warp_slice_pair<C, V>(args, tile, q, scaling, 0, state, load);
 #pragma unroll 1
-    for (int pair = 1; pair < kPairs; ++pair) warp_slice_pair<C, V>(args, tile, q, scaling, pair, state, Nothing());
+    for (int pair = 0; pair < kPairs; ++pair) warp_slice_pair<C, V>(args, tile, q, scaling, pair, state);
   }
 }
 

@@ -28,16 +28,15 @@ __device__ __forceinline__ void block_row_max(const float (&s)[1][C.key_tiles()]
   }
 }
 
-template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class Load>
+template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_wide_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                    const Scaling& scaling, WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m,
-                                                    Load&& load) {
+                                                    const Scaling& scaling, WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
   static_assert(C.warps_rows == 1 && C.row_tiles() == 1 && C.slice_keys == 0);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   struct {
     float s[1][C.key_tiles()][4];
   } x;
-  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, load);
+  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, Nothing());
   if (scaling.by_hand) {
 #pragma unroll
     for (int i = 0; i < C.key_tiles() * 4; ++i) x.s[0][i / 4][i % 4] *= scaling.factor;
