@@ -38,7 +38,16 @@ class CudaUnit : public Unit {
   }
   void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) override {
     void* a[] = {const_cast<kvloom::AttendArgs*>(&args)};
-    CK(cuLaunchKernel(f_[kind], unsigned(ctas), 1, 1, unsigned(facts[3 * kind]), 1, 1, unsigned(facts[3 * kind + 1]), cudaStreamPerThread, a, nullptr));
+    CUlaunchAttribute attribute = {};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config = {};
+    config.gridDimX = unsigned(ctas), config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = unsigned(facts[3 * kind]), config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = unsigned(facts[3 * kind + 1]);
+    config.hStream = cudaStreamPerThread;
+    config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+    CK(cuLaunchKernelEx(&config, f_[kind], a, nullptr));
   }
 
  private:

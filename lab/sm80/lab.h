@@ -27,6 +27,7 @@ class Unit {
  public:
   virtual ~Unit() = default;
   int32_t facts[16] = {};
+  bool early = false;  // programmatic dependent launch: behind the launch before, without waiting for its end
   virtual void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) = 0;
 };
 

@@ -28,6 +28,10 @@ def speed(unit):
         compute(unit, "c_256_whole", C256 + ", .stages = 3, .slice_keys = 0"),
         compute(unit, "c_256x128", C256x128),
         compute(unit, "c_256x128r", C256x128, paged=False),
+        compute(unit, "c_256x128w", C256x128 + ", .slice_keys = 64, .overlap_slices = false"),
+        compute(unit, "c_256x128wr", C256x128 + ", .slice_keys = 64, .overlap_slices = false", paged=False),
+        compute(unit, "c_256x128w32", C256x128 + ", .slice_keys = 32, .overlap_slices = false"),
+        compute(unit, "c_w32", ".slice_keys = 32, .overlap_slices = false"),
         compute(unit, "c_192", C192),
         compute(unit, "c_192x128", C192 + ", .tile_kv = 128"),
         compute(unit, "c_192s32", C192.replace("slice_keys = 0", "slice_keys = 32")),
@@ -56,5 +60,6 @@ def speed(unit):
         memory(unit, "m_alibi", variant="Alibi"),
         memory(unit, "m_softcap", variant="SoftCap"),
         memory(unit, "m_fixed", ".ctas_per_sm = 2", fixed=True),
+        memory(unit, "m_fixed_s3", ".stages = 3, .ctas_per_sm = 2", fixed=True),
         memory(unit, "m_mla", wide, qk=576, vo=512),
     ]

@@ -234,6 +234,7 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
   std::vector<Line> lines(size_t(planner.layout().plan_bytes + 63) / 64);
   planner.plan(run.batch(), lines.data(), int64_t(lines.size()) * 64);
   const PlanView view = view_plan(lines.data());
+  unit.early = how == "pdl";
   if (how == "heads") order_by_head(view, cfg.num_ctas);
   if (how == "nomerge") {  // what a launch costs without its merges: their units are never complete, and O is wrong
     for (int i = 0; i < view.header->num_units; ++i) const_cast<MergeUnit&>(view.units[i]).arrivals = 1 << 30;
@@ -302,7 +303,7 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
 }  // namespace
 
 int main(int argc, char** argv) {
-  // times JSON LIST: LIST has lines "shape unit[@heads|@nomerge]"
+  // times JSON LIST: LIST has lines "shape unit[@heads|@nomerge|@pdl]"
   std::FILE* json = std::fopen(argv[1], "w");
   auto rep = [](int n, int x) { return std::vector<int>(size_t(n), x); };
   std::vector<int> zipf;

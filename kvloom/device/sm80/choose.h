@@ -26,8 +26,8 @@ KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s
   if (c.fp8() && s.rotates_keys) bytes += c.tile_kv * q_row;
   if (c.fixed_split) bytes += c.tile_rows * c.head_dim_vo * 4;
   if (c.wide()) bytes += c.tile_rows * 128 + c.tile_rows * c.warps_kv * 4;
-  bytes += c.tile_kv * (8 * 4 + 2 * 16) + 4 * c.tile_rows * c.mask_words() * (c.stages > 2 ? 8 : 4) + c.tile_rows * 68 + c.head_dim_qk * 4;
-  return bytes + 2048;
+  bytes += c.tile_kv * (8 * 4 + 2 * 16) + 4 * c.tile_rows * c.mask_words() * (c.stages > 2 ? 8 : 4) + c.tile_rows * 48 + (s.rotates_keys ? c.head_dim_qk * 4 : 16);
+  return bytes + 1024;
 }
 
 /// As many CTAs as fit, at most `most`.

@@ -21,7 +21,8 @@ struct AttendConfig {
   bool paged = true;
   bool fixed_split = false;   // the plan may have split_tokens: items fold their chunks one by one
   bool q_in_registers = false;
-  int slice_keys = 0;         // keys a warp takes at a time, two slices overlapped; 0: all of its keys at once, nothing overlapped
+  int slice_keys = 0;         // keys a warp takes at a time; 0: all of its keys at once
+  bool overlap_slices = true;  // two slices at a time: exponentials of one behind the products of the other
   bool place_fp8_values = true;  // V's bits put in place (tile/fp8_bits.cuh); false: converted
   int loads_ahead = 1;        // ldmatrix instructions between the one that is asked for and the products that go on meanwhile
 

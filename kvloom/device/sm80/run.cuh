@@ -61,6 +61,7 @@ template <AttendConfig C, class V>
 __device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) {
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
   block_prepare<C, V>(args, m);
+  ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
@@ -76,6 +77,7 @@ template <AttendConfig M, AttendConfig C, class V>
 __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* memory) {
   SharedMemory<M, V>& small = *reinterpret_cast<SharedMemory<M, V>*>(memory);
   SharedMemory<C, V>& large = *reinterpret_cast<SharedMemory<C, V>*>(memory);
+  ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];

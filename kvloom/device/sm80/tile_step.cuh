@@ -112,10 +112,11 @@ __device__ __forceinline__ void raise_if_needed(const Slice<C>& x, WarpState<C, 
   if (state.softmax.warp_must_raise(x.s, scaling.slack)) state.softmax.raise(x.s, state.o, scaling.scale, scaling.slack);
 }
 
-/// All keys of the warp at once.
+/// One slice by itself: exponentials of 16 keys stand among the products of the 16 before.
 template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
-__device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                const Scaling& scaling, WarpState<C, kDimTiles>& state) {
+__device__ __forceinline__ void warp_slice(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
+                                                const Scaling& scaling, int slice, WarpState<C, kDimTiles>& state) {
+  const int key0 = tile.keys.key0 + slice * C.key_tiles() * 8;
   Slice<C> x;
   bool turned = false;
   if constexpr (can_turn_in_registers<C, V>()) {
@@ -127,11 +128,11 @@ __device__ __forceinline__ void warp_whole_tile(const AttendArgs& args, const Ti
       warp_turned_scores<C, V, false, C.key_tiles()>(x.s, q, tile.k, p, tile.turns, tile.keys);
     }
   }
-  if (!turned) warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, Nothing());
-  apply_variant<C, V>(x, args, tile, scaling, 0);
+  if (!turned) warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, key0, Nothing());
+  apply_variant<C, V>(x, args, tile, scaling, slice);
   raise_if_needed<C, V>(x, state, scaling);
   weigh_all<C, V>(x, state, scaling.scale);
-  warp_accumulate<C, C.key_tiles() / 2, kDimTiles>(state.o, x.p, tile.v, tile.keys.key0, Nothing());
+  warp_accumulate<C, C.key_tiles() / 2, kDimTiles>(state.o, x.p, tile.v, key0, Nothing());
 }
 
 /// Slices 2 i and 2 i + 1: while the second's scores are formed, the first's exponentials are; while the first is accumulated, the second's.
@@ -162,8 +163,12 @@ __device__ __forceinline__ void warp_slice_pair(const AttendArgs& args, const Ti
 template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
                                                const Scaling& scaling, WarpState<C, kDimTiles>& state) {
-  if constexpr (C.slice_keys == 0) {
-    warp_whole_tile<C, V>(args, tile, q, scaling, state);
+  if constexpr (C.slice_keys == 0 || C.slice_keys == C.warp_keys()) {
+    warp_slice<C, V>(args, tile, q, scaling, 0, state);
+  } else if constexpr (!C.overlap_slices) {
+    static_assert(C.warp_keys() % C.slice_keys == 0);
+#pragma unroll 1
+    for (int slice = 0; slice < C.warp_keys() / C.slice_keys; ++slice) warp_slice<C, V>(args, tile, q, scaling, slice, state);
   } else {
     constexpr int kPairs = C.warp_keys() / (2 * C.slice_keys);
     static_assert(kPairs >= 1 && kPairs * 2 * C.slice_keys == C.warp_keys(), "slices come in pairs");
