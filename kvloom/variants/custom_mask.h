@@ -27,7 +27,11 @@ struct CustomMask {
     uint64_t word = 0;
     if (line >= bits && line + 8 <= p.mask + p.mask_indptr[c.request + 1]) {  // all of it is in two aligned words
       uint32_t half[2];
-      __builtin_memcpy(half, __builtin_assume_aligned(line, 4), 8);
+#if defined(__CUDA_ARCH__)
+      half[0] = reinterpret_cast<const uint32_t*>(line)[0], half[1] = reinterpret_cast<const uint32_t*>(line)[1];
+#else
+      __builtin_memcpy(half, line, 8);
+#endif
       word = (half[0] | uint64_t(half[1]) << 32) >> (8 * (from - line) + (first & 7));
     } else {
       for (int64_t byte = first >> 3; byte <= last >> 3; ++byte) word |= uint64_t(bits[byte]) << (8 * (byte - (first >> 3)));
