@@ -4,6 +4,8 @@
 #include "kvloom/support/check.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstring>
 
 namespace kvloom::plan {
@@ -39,59 +41,52 @@ void count_items(const Work& work, const Schedule& schedule, const PlanLayout& l
   out.header->num_items = items;
 }
 
-/// The items of a piece, from `to` on.
-void write_piece(const Tile& t, const Piece& p, bool fixed, WorkItem* to) {
-  const int32_t last = p.run + p.run_count;
-  int32_t kv_head = t.kv_head + p.run * t.kv_head_count;
-  for (int32_t run = p.run; run < last; ++run, ++to, kv_head += t.kv_head_count) {
-    *to = t;
-    to->kv_head = uint16_t(kv_head);
+/// The whole items of runs [first, last) of a tile, from `to` on. They differ in kv_head only, so they are kept as words in registers: an
+/// item that is put together in memory and then copied in wider words waits for its own stores, once an item.
+inline void write_runs(const Tile& t, int32_t first, int32_t last, WorkItem* to) {
+  constexpr int kHeadShift = (offsetof(WorkItem, kv_head) - 24) * 8;
+  static_assert(kHeadShift == 32 && sizeof(WorkItem) == 32 && std::endian::native == std::endian::little);
+  auto word = [&](int i) {
+    uint64_t w;
+    std::memcpy(&w, reinterpret_cast<const char*>(static_cast<const WorkItem*>(&t)) + 8 * i, 8);
+    return w;
+  };
+  const uint64_t w0 = word(0), w1 = word(1), w2 = word(2);
+  const uint64_t step = uint64_t(t.kv_head_count) << kHeadShift;
+  uint64_t w3 = word(3) + uint64_t(first) * step;
+  for (char *at = reinterpret_cast<char*>(to), *end = at + (last - first) * 32; at != end; at += 32, w3 += step) {
+    std::memcpy(at, &w0, 8);
+    std::memcpy(at + 8, &w1, 8);
+    std::memcpy(at + 16, &w2, 8);
+    std::memcpy(at + 24, &w3, 8);
   }
-  if (last == t.runs) to[-1].kv_head_count = t.last_heads;
-  if (p.run_count > 1 || is_whole(t, p)) return;  // only whole runs come together
-  to[-1].kv_begin = p.kv_begin;
-  to[-1].kv_end = p.kv_end;
-  to[-1].chunked = fixed && p.kv_begin > t.kv_begin;
+  if (last == t.runs) to[last - first - 1].kv_head_count = t.last_heads;
+}
+
+void note_partial(EmitMemory& memory, int32_t unit, int32_t kv_begin, int32_t item) {
+  PartialItem& partial = memory.partials.emplace_back();  // written in its place, as in add_piece()
+  partial.unit = unit;
+  partial.kv_begin = kv_begin;
+  partial.item = item;
 }
 
 /// Writes a piece's items from `at` on, and notes which of them are partial.
 void place_piece(const Tile& t, const Piece& p, bool fixed, int32_t at, EmitMemory& memory, WorkItem* items) {
-  write_piece(t, p, fixed, items + at);
+  write_runs(t, p.run, p.run + p.run_count, items + at);
   memory.loads[p.cta] += p.run_count * run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
-  if (!t.several && (p.run_count > 1 || is_whole(t, p))) return;
-  for (int32_t r = 0; r < p.run_count; ++r) {
-    PartialItem& partial = memory.partials.emplace_back();
-    partial.unit = t.first_unit + p.run + r;
-    partial.kv_begin = p.kv_begin;
-    partial.item = at + r;
+  const bool whole = p.run_count > 1 || is_whole(t, p);  // only whole runs come together
+  if (!whole) {
+    items[at].kv_begin = p.kv_begin;
+    items[at].kv_end = p.kv_end;
+    items[at].chunked = fixed && p.kv_begin > t.kv_begin;
   }
+  if (whole && !t.several) return;
+  for (int32_t r = 0; r < p.run_count; ++r) note_partial(memory, t.first_unit + p.run + r, p.kv_begin, at + r);
 }
 
-/// Where pieces come in the order of their CTAs and nothing goes first, items are written one after the other.
-void write_items_in_order(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
-  const int32_t ctas = out.header->num_ctas;
-  const bool fixed = out.header->split_tokens > 0;
-  const int32_t room = layout.max_items;
-  int32_t cta = 0;
-  int32_t items = 0;
-  for (const Piece& p : schedule.pieces) {
-    while (cta <= p.cta) out.cta_indptr[cta++] = items;
-    if (items + p.run_count > room) [[unlikely]]
-      check_room("work items", items + p.run_count, room);
-    place_piece(work.tiles[p.tile], p, fixed, items, memory, out.items);
-    items += p.run_count;
-  }
-  while (cta <= ctas) out.cta_indptr[cta++] = items;
-  out.header->num_items = items;
-}
-
-void write_items(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
+void write_pieces(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
   const bool fixed = out.header->split_tokens > 0;
   memory.loads.assign(out.header->num_ctas, 0);
-  memory.partials.clear();
-  if (schedule.by_cta && !work.shared && schedule.order == CtaOrder::as_placed) {
-    return write_items_in_order(work, schedule, layout, memory, out);
-  }
   count_items(work, schedule, layout, memory, out);
   for (const Piece& p : schedule.pieces) {
     const Tile& t = work.tiles[p.tile];
@@ -99,6 +94,53 @@ void write_items(const Work& work, const Schedule& schedule, const PlanLayout& l
     place_piece(t, p, fixed, next, memory, out.items);
     next += p.run_count;
   }
+}
+
+/// What every CTA of a stream has to do, and its number of items.
+void count_stream(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
+  const std::vector<Place>& cuts = schedule.cuts;
+  int32_t items = work.units[0] + work.units[1];
+  memory.loads.resize(cuts.size() - 1);
+  for (size_t c = 0; c + 1 < cuts.size(); ++c) {
+    const Place& from = cuts[c];
+    memory.loads[c] = cuts[c + 1].position - from.position;
+    if (!from.inside || from.is(cuts[c + 1])) continue;
+    memory.loads[c] += fixed_cost(work.tiles[from.tile], from.run);
+    ++items;
+  }
+  check_room("work items", items, layout.max_items);
+  out.header->num_items = items;
+}
+
+/// Items of a stream lie in the order of its line: tile after tile, run after run, and one more wherever a cut falls inside a unit. So
+/// every tile is written as if nothing cut it, and again from the unit on that a cut falls into.
+void write_stream(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
+  count_stream(work, schedule, layout, memory, out);
+  const bool fixed = out.header->split_tokens > 0;
+  const Place* cut = schedule.cuts.data();
+  int32_t* indptr = out.cta_indptr;
+  int32_t next = 0;  // item
+  for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
+    const Tile& t = work.tiles[i];
+    if (t.runs == 0) continue;
+    write_runs(t, 0, t.runs, out.items + next);
+    for (; cut->tile == i; ++cut) {  // the last cut is behind all tiles
+      if (cut->inside && !cut->is(cut[-1])) {
+        WorkItem* const item = out.items + next + cut->run;
+        const int32_t unit = t.first_unit + cut->run;
+        if (item->kv_begin == t.kv_begin) note_partial(memory, unit, t.kv_begin, next + cut->run);
+        item->kv_end = cut->kv;
+        ++next;
+        write_runs(t, cut->run, t.runs, item + 1);
+        item[1].kv_begin = cut->kv;
+        item[1].chunked = fixed;
+        note_partial(memory, unit, cut->kv, next + cut->run);
+      }
+      *indptr++ = next + cut->run;
+    }
+    next += t.runs;
+  }
+  std::fill(indptr, out.cta_indptr + out.header->num_ctas + 1, next);
 }
 
 /// Gives every partial item its scratch rows, units in order and each unit's items by their keys.
@@ -153,7 +195,12 @@ void emit_units_by_tile(const TileRules& rules, const GroupList& list, const Pla
 void emit(const TileRules& rules, const GroupList& list, const Work& work, const Schedule& schedule, const PlanLayout& layout,
           EmitMemory& memory, PlanSections out) {
   PlanHeader& h = *out.header;
-  write_items(work, schedule, layout, memory, out);
+  memory.partials.clear();
+  if (schedule.cuts.empty()) {
+    write_pieces(work, schedule, layout, memory, out);
+  } else {
+    write_stream(work, schedule, layout, memory, out);
+  }
   for (int64_t load : memory.loads) {
     h.cost_total += uint64_t(load);
     h.cost_max = max_of(h.cost_max, uint64_t(load));

@@ -77,7 +77,7 @@ void Planner::Impl::make_work(const Batch& batch) {
 void Planner::Impl::make_schedule() {
   schedule.pieces.clear();
   schedule.order = CtaOrder::as_placed;
-  schedule.by_cta = false;
+  schedule.cuts.clear();
   schedule.chunk_cap = 0;
   switch (config.policy) {
     case Policy::none:

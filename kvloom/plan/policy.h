@@ -40,12 +40,23 @@ enum class CtaOrder : uint8_t {
   alternating = 1,  // odd CTAs do their memory class first, even ones last: at any moment about half of them load and half compute
 };
 
-/// What a policy hands over.
+/// Units laid end to end, in tile order with head runs inside, make a line of cost. A place on it: before token kv of a unit.
+struct Place {
+  int32_t tile;
+  int32_t run;
+  int32_t kv;
+  bool inside;  // of a unit: who continues there pays its fixed cost again; else kv is the tile's kv_begin, the gap before the unit
+  int64_t position;
+
+  bool is(const Place& other) const { return tile == other.tile && run == other.run && kv == other.kv; }
+};
+
+/// What a policy hands over: pieces, or the cuts of a stream over all tiles.
 struct Schedule {
   std::vector<Piece> pieces;
+  std::vector<Place> cuts;       // [CTAs + 1] or empty: CTA c has the line from cuts[c] to cuts[c + 1], in that order
   Policy policy = Policy::none;  // the one that was chosen
   CtaOrder order = CtaOrder::as_placed;
-  bool by_cta = false;  // the pieces of each CTA lie together, CTAs ascending
   int32_t chunk_cap = 0;
 };
 
@@ -73,6 +84,7 @@ struct PolicyMemory {
   std::vector<int64_t> loads;   // of CTAs
   std::vector<int64_t> shares;  // of CTAs: what a stream may pour into each
   std::vector<int64_t> sorted;
+  std::vector<Place> cuts;
   std::vector<Piece> candidate;
   std::vector<int64_t> candidate_loads;
 };
@@ -91,11 +103,15 @@ struct StreamRules {
   int64_t max_partials = -1;  // split_tokens: partials (of one head) that cuts may cost in all; -1: no bound
 };
 
-/// Lays the units end to end, in tile order with head runs inside, and pours them into CTAs: CTA c gets about shares[c]. Cuts fall on
-/// multiples of tile_kv, or between units where one is within the snap. Where shares are equal, no CTA gets more than its share plus the
-/// cost of an item of one KV tile. Appends to `pieces` and adds to `loads`.
-void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const std::vector<int64_t>& shares, std::vector<Piece>& pieces,
-          std::vector<int64_t>& loads);
+/// Cuts the line of the tiles that the filter takes: CTA c gets about shares[c]. Cuts fall on multiples of tile_kv, or between units where
+/// one is within the snap. Where shares are equal, no CTA gets more than its share plus the cost of an item of one KV tile. `cuts` comes
+/// back as Schedule has it.
+void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const std::vector<int64_t>& shares, std::vector<Place>& cuts);
+/// Appends the pieces between cuts and adds to `loads`.
+void append_pieces(const Work& work, ClassFilter filter, const std::vector<Place>& cuts, std::vector<Piece>& pieces,
+                   std::vector<int64_t>& loads);
+/// All tiles as one stream with equal shares.
+void schedule_cuts(const Work& work, const StreamRules& rules, int32_t num_ctas, PolicyMemory& memory, Schedule& out);
 /// shares[c] so that they add up to `total`, equal but for rounding.
 void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares);
 

@@ -96,7 +96,8 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   memory.candidate.clear();
   loads.assign(ctas, 0);
   equal_shares(work.cost[1], ctas, memory.shares);
-  pour(work, kCompute, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.candidate, loads);
+  pour(work, kCompute, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.cuts);
+  append_pieces(work, kCompute, memory.cuts, memory.candidate, loads);
   keep_if_better();
 }
 
@@ -119,7 +120,8 @@ void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory
     memory.shares[c] = clamp_to<int64_t>(level - memory.loads[c], 0, left);
     left -= memory.shares[c];
   }
-  pour(work, kMemory, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, out.pieces, memory.loads);
+  pour(work, kMemory, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.cuts);
+  append_pieces(work, kMemory, memory.cuts, out.pieces, memory.loads);
 }
 
 }  // namespace kvloom::plan

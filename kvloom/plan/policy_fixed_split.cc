@@ -9,10 +9,7 @@ namespace kvloom::plan {
 void schedule_fixed_split(const Work& work, const SchedulerConfig& config, int64_t max_partials, PolicyMemory& memory, Schedule& out) {
   StreamRules rules{config.classes, {config.snap_memory, config.snap_compute}, config.split_tokens, max_partials};
   out.policy = Policy::fixed_split;
-  equal_shares(work.total_cost(), config.num_ctas, memory.shares);
-  memory.loads.assign(config.num_ctas, 0);
-  pour(work, {}, rules, memory.shares, out.pieces, memory.loads);
-  out.by_cta = true;
+  schedule_cuts(work, rules, config.num_ctas, memory, out);
 }
 
 }  // namespace kvloom::plan

@@ -39,10 +39,7 @@ void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemo
     if (place_whole(work, ctas, whole_bound(work, config), memory, out.pieces)) return;
   }
   StreamRules rules{config.classes, {config.snap_memory, config.snap_compute}};
-  equal_shares(work.total_cost(), ctas, memory.shares);
-  memory.loads.assign(ctas, 0);
-  pour(work, {}, rules, memory.shares, out.pieces, memory.loads);
-  out.by_cta = true;
+  schedule_cuts(work, rules, ctas, memory, out);
 }
 
 }  // namespace kvloom::plan

@@ -7,17 +7,10 @@
 #include "kvloom/base/math.h"
 #include "kvloom/plan/policy.h"
 
+#include <algorithm>
+
 namespace kvloom::plan {
 namespace {
-
-/// A place on the line: before token kv of a unit; kv == the tile's kv_begin is the gap before the unit.
-struct Place {
-  int32_t tile;
-  int32_t run;
-  int32_t kv;
-  int64_t position;
-  bool inside;  // of a unit: who continues there pays the fixed cost again
-};
 
 bool comes_before(const Place& a, const Place& b) {
   if (a.tile != b.tile) return a.tile < b.tile;
@@ -27,29 +20,31 @@ bool comes_before(const Place& a, const Place& b) {
 class Stream {
  public:
   Stream(const Work& work, ClassFilter filter, const StreamRules& rules)
-      : tiles_(work.tiles.data()), end_(int32_t(work.tiles.size())), filter_(filter), rules_(rules) {
+      : tiles_(work.tiles.data()), end_(int32_t(work.tiles.size())), filter_(filter), fixed_split_(rules.split_tokens > 0) {
     partials_left_ = rules.max_partials < 0 ? INT64_MAX : rules.max_partials;
     for (int c = 0; c < 2; ++c) {
+      grid_[c] = fixed_split_ ? rules.split_tokens : rules.classes[c].tile_kv;
+      snap_[c] = rules.snap[c];
       if (!filter.take[c] || work.units[c] == 0) continue;
-      const int64_t grid = rules.split_tokens > 0 ? rules.split_tokens : rules.classes[c].tile_kv;
-      max_tile_ = max_of(max_tile_, rules.classes[c].cost_per_token * grid * work.max_heads[c]);
+      max_tile_ = max_of(max_tile_, rules.classes[c].cost_per_token * grid_[c] * work.max_heads[c]);
       max_fixed_ = max_of(max_fixed_, work.max_fixed_cost[c]);
+      total_ += work.cost[c];
     }
-    skip();
   }
 
-  Place begin() const { return {index_, 0, index_ < end() ? tiles_[index_].kv_begin : 0, 0, false}; }
-  Place finish() const { return {end(), 0, 0, INT64_MAX, false}; }
+  Place begin() const { return start_of(next_tile(0), 0); }
+  Place finish() const { return {end_, 0, 0, false, total_}; }
 
-  /// The cut for `target`, not before `previous`, leaving at most `share` plus the grain between the two.
+  /// The cut for `target`, not before `previous`, leaving at most `share` plus the grain between the two. Targets ascend.
   Place cut(const Place& previous, int64_t target, int64_t share);
 
  private:
-  int32_t end() const { return end_; }
-  int64_t grid(const Tile& t) const { return rules_.split_tokens > 0 ? rules_.split_tokens : rules_.classes[t.kernel_class].tile_kv; }
-  void skip() {
-    while (index_ < end() && !filter_(tiles_[index_])) ++index_;
+  int32_t next_tile(int32_t tile) const {
+    while (tile < end_ && !filter_(tiles_[tile])) ++tile;
+    return tile;
   }
+  /// The gap before a tile.
+  Place start_of(int32_t tile, int64_t position) const { return {tile, 0, tile < end_ ? tiles_[tile].kv_begin : 0, false, position}; }
   Place after(int32_t run, int64_t position) const;
   bool pay_partials(const Tile& t, int32_t run, int64_t kv);
   Place inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit);
@@ -57,9 +52,12 @@ class Stream {
   const Tile* const tiles_;
   const int32_t end_;
   const ClassFilter filter_;
-  const StreamRules& rules_;
+  const bool fixed_split_;
+  int64_t grid_[2];  // cuts lie on multiples of it, in tokens
+  int64_t snap_[2];
   int64_t max_tile_ = 0;
   int64_t max_fixed_ = 0;
+  int64_t total_ = 0;
   int64_t partials_left_;
   int64_t last_cut_ = -1;  // unit of the last cut inside one: its chunks are paid for
   int32_t index_ = 0;      // tile that holds the target
@@ -69,70 +67,66 @@ class Stream {
 /// The gap after `run` of the current tile.
 Place Stream::after(int32_t run, int64_t position) const {
   const Tile& t = tiles_[index_];
-  if (run + 1 < t.runs) return {index_, run + 1, t.kv_begin, position, false};
-  int32_t next = index_ + 1;
-  while (next < end() && !filter_(tiles_[next])) ++next;
-  return {next, 0, next < end() ? tiles_[next].kv_begin : 0, position, false};
+  if (run + 1 < t.runs) return {index_, run + 1, t.kv_begin, false, position};
+  return start_of(next_tile(index_ + 1), position);
 }
 
 /// fixed_split: a cut makes one partial of what is before it and one of every chunk behind it. False: there is no room for them.
 bool Stream::pay_partials(const Tile& t, int32_t run, int64_t kv) {
   const int64_t unit = int64_t(t.first_unit) + run;
   if (unit == last_cut_) return true;
-  const int64_t partials = (1 + ceil_div<int64_t>(t.kv_end - kv, grid(t))) * run_heads(t, run);
+  const int64_t partials = (1 + ceil_div<int64_t>(t.kv_end - kv, grid_[t.kernel_class])) * run_heads(t, run);
   if (partials > partials_left_) return false;
   partials_left_ -= partials;
   last_cut_ = unit;
   return true;
 }
 
+/// The cut for a target `offset` into a unit.
 Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit) {
-  const int64_t per_token = int64_t(t.token_cost) * run_heads(t, run);
   const int64_t cost = unit_cost(t, run);
-  const int64_t snap = rules_.snap[t.kernel_class];
-  const Place start{index_, run, t.kv_begin, unit_start, false};
-  const bool near_start = offset <= snap && offset <= max_tile_ + max_fixed_;
-  const bool near_end = cost - offset <= snap && unit_start + cost <= limit;
-  if (near_start && (!near_end || offset <= cost - offset)) return start;
-  if (near_end) return after(run, unit_start + cost);
-  if (t.pinned) {  // whole, to the side that is nearer and allowed
+  const int64_t snap = snap_[t.kernel_class];
+  const Place start{index_, run, t.kv_begin, false, unit_start};
+  const bool near_start = offset <= min_of(snap, max_tile_ + max_fixed_);
+  const bool near_end = (cost - offset <= snap) & (unit_start + cost <= limit);
+  if (near_start | near_end) {
+    if (near_start && (!near_end || offset <= cost - offset)) return start;
+    return after(run, unit_start + cost);
+  }
+  if (t.pinned) [[unlikely]] {  // whole, to the side that is nearer and allowed
     return unit_start + cost <= limit && cost - offset < offset ? after(run, unit_start + cost) : start;
   }
-  const int64_t g = grid(t);
-  const int64_t fixed = fixed_cost(t, run);
-  const int64_t token = t.kv_begin + (offset > fixed ? short_div(offset - fixed, per_token) : 0);
-  const int64_t low = short_div(token, g) * g;
-  const int64_t high = low + g;
-  auto position = [&](int64_t kv) { return unit_start + fixed + per_token * (kv - t.kv_begin); };
+  // The multiples of the grid around the target. Which of them is nearer is a coin toss: no branch.
+  const int64_t grid = grid_[t.kernel_class];
+  const int64_t per_token = int64_t(t.token_cost) * run_heads(t, run);
+  const int64_t zero = unit_start + fixed_cost(t, run) - per_token * t.kv_begin;  // position of token 0, if the unit had it
   const int64_t target = unit_start + offset;
-  const int64_t low_distance = low > t.kv_begin ? target - position(low) : offset;
+  const int64_t low = short_div(max_of(target - zero, per_token * t.kv_begin), per_token * grid) * grid;
+  const int64_t high = low + grid;
+  const int64_t low_distance = low > t.kv_begin ? target - (zero + per_token * low) : offset;
   const bool high_is_end = high >= t.kv_end;
-  const int64_t high_position = high_is_end ? unit_start + cost : position(high);
-  int64_t kv = low;
-  if (high_position <= limit && high_position - target < low_distance) {
-    if (high_is_end) return after(run, high_position);
-    kv = high;
-  }
+  const int64_t high_position = high_is_end ? unit_start + cost : zero + per_token * high;
+  const bool up = (high_position <= limit) & (high_position - target < low_distance);
+  if (up & high_is_end) return after(run, high_position);
+  const int64_t kv = low + grid * up;
   if (kv <= t.kv_begin) return start;
-  if (rules_.split_tokens > 0 && !pay_partials(t, run, kv)) return start;
-  return {index_, run, int32_t(kv), position(kv), true};
+  if (fixed_split_ && !pay_partials(t, run, kv)) return start;
+  return {index_, run, int32_t(kv), true, zero + per_token * kv};
 }
 
 Place Stream::cut(const Place& previous, int64_t target, int64_t share) {
   const int64_t limit = previous.position + share + max_tile_ + (previous.inside ? 0 : max_fixed_);
-  while (index_ < end()) {
-    const int64_t cost = tiles_[index_].cost;
+  for (; index_ < end_; ++index_) {
+    const Tile& t = tiles_[index_];
+    const int64_t cost = filter_.take[t.kernel_class] ? t.cost : 0;  // nothing, if dropped
     if (start_ + cost > target) break;
     start_ += cost;
-    ++index_;
-    skip();
   }
-  if (index_ >= end()) return {end(), 0, 0, start_, false};
+  if (index_ == end_) return finish();
   const Tile& t = tiles_[index_];
-  const int64_t each = t.unit_cost;
   const int64_t offset = target - start_;
-  const int32_t run = int32_t(min_of<int64_t>(each > 0 ? short_div(offset, each) : 0, t.runs - 1));
-  const Place place = inside(t, run, start_ + run * each, offset - run * each, limit);
+  const int32_t run = int32_t(min_of<int64_t>(t.unit_cost > 0 ? short_div(offset, t.unit_cost) : 0, t.runs - 1));
+  const Place place = inside(t, run, start_ + run * t.unit_cost, offset - run * t.unit_cost, limit);
   return comes_before(place, previous) ? previous : place;
 }
 
@@ -167,21 +161,34 @@ void append(const Work& work, ClassFilter filter, Place from, const Place& to, i
 
 }  // namespace
 
-void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const std::vector<int64_t>& shares, std::vector<Piece>& pieces,
-          std::vector<int64_t>& loads) {
+void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const std::vector<int64_t>& shares, std::vector<Place>& cuts) {
   Stream stream(work, filter, rules);
   const int32_t num_ctas = int32_t(shares.size());
   int32_t last = num_ctas - 1;  // takes what is left
   while (last > 0 && shares[last] == 0) --last;
-  Place from = stream.begin();
+  cuts.resize(size_t(num_ctas) + 1);
+  cuts[0] = stream.begin();
   int64_t target = 0;
-  for (int32_t cta = 0; cta <= last; ++cta) {
-    if (shares[cta] == 0 && cta < last) continue;
+  for (int32_t cta = 0; cta < last; ++cta) {
     target += shares[cta];
-    const Place to = cta < last ? stream.cut(from, target, shares[cta]) : stream.finish();
-    append(work, filter, from, to, cta, pieces, loads[cta]);
-    from = to;
+    cuts[cta + 1] = shares[cta] == 0 ? cuts[cta] : stream.cut(cuts[cta], target, shares[cta]);
   }
+  std::fill(cuts.begin() + last + 1, cuts.end(), stream.finish());
+}
+
+void append_pieces(const Work& work, ClassFilter filter, const std::vector<Place>& cuts, std::vector<Piece>& pieces,
+                   std::vector<int64_t>& loads) {
+  for (int32_t cta = 0; cta + 1 < int32_t(cuts.size()); ++cta) append(work, filter, cuts[cta], cuts[cta + 1], cta, pieces, loads[cta]);
+}
+
+void schedule_cuts(const Work& work, const StreamRules& rules, int32_t num_ctas, PolicyMemory& memory, Schedule& out) {
+  equal_shares(work.total_cost(), num_ctas, memory.shares);
+  pour(work, {}, rules, memory.shares, out.cuts);
+  if (!work.shared && !work.levels) return;
+  // Shared levels go first in their CTA, so items do not lie in the order of the line.
+  memory.loads.assign(num_ctas, 0);
+  append_pieces(work, {}, out.cuts, out.pieces, memory.loads);
+  out.cuts.clear();
 }
 
 void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares) {
