@@ -143,12 +143,14 @@ void write_stream(const Work& work, const Schedule& schedule, const PlanLayout& 
   std::fill(indptr, out.cta_indptr + out.header->num_ctas + 1, next);
 }
 
+/// Partial items by unit and keys. A stream makes them so.
+void sort_partials(std::vector<PartialItem>& partials) {
+  std::sort(partials.begin(), partials.end(),
+            [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; });
+}
+
 /// Gives every partial item its scratch rows, units in order and each unit's items by their keys.
 void place_partials(EmitMemory& memory, const PlanLayout& layout, PlanSections& out) {
-  auto before = [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; };
-  if (!std::is_sorted(memory.partials.begin(), memory.partials.end(), before)) {  // a stream makes them in order
-    std::sort(memory.partials.begin(), memory.partials.end(), before);
-  }
   int64_t row = 0;
   for (const PartialItem& p : memory.partials) {
     WorkItem& item = out.items[p.item];
@@ -159,35 +161,48 @@ void place_partials(EmitMemory& memory, const PlanLayout& layout, PlanSections& 
   out.header->scratch_rows = int32_t(row);
 }
 
-/// A unit is a tile and a head run: nothing but cuts makes partials, and the tokens of every tile are consecutive.
+/// A unit is a tile and a head run: nothing but cuts makes partials, and the tokens of every tile are consecutive. Places the partials, too.
 void emit_units_by_tile(const TileRules& rules, const GroupList& list, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
   PlanHeader& h = *out.header;
-  int32_t unit = -1;
+  const int32_t num_partials = int32_t(memory.partials.size());
+  const PartialItem* const partials = memory.partials.data();
+  check_room("touches", num_partials, layout.max_touches);
+  int32_t units = 0;
   int32_t entries = 0;
-  check_room("touches", int64_t(memory.partials.size()), layout.max_touches);
-  for (int32_t k = 0; k < int32_t(memory.partials.size()); ++k) {
-    const PartialItem& p = memory.partials[k];
-    WorkItem& item = out.items[p.item];
-    if (k == 0 || p.unit != memory.partials[k - 1].unit) {
-      check_room("merge units", ++unit + 1, layout.max_units);
-      const RowGroup& g = list.groups[item.group];
-      const int32_t token = g.row_list < 0 ? g.token_begin : list.row_entries[g.row_list].token;
-      out.units[unit] = {token * rules.group_size + item.row_begin, item.row_count, item.kv_head, item.kv_head_count, entries, 0, 0};
-    }
-    const int32_t parts = item_partials(h, item);
-    check_room("merge entries", entries + int64_t(parts), layout.max_entries);
-    for (int32_t i = 0; i < parts; ++i) {
-      out.entries[entries++] = {item.partial_row + i * item.row_count * item.kv_head_count, item.row_count};
-    }
-    out.units[unit].entry_count += parts;
-    ++out.units[unit].arrivals;
-    item.touch_begin = k;
-    item.touch_count = 1;
-    out.touches[k] = unit;
+  int64_t row = 0;  // of the scratch
+  for (int32_t k = 0; k < num_partials; ++units) {
+    check_room("merge units", units + int64_t(1), layout.max_units);
+    const int32_t first = k;
+    const int32_t first_entry = entries;
+    const WorkItem& like = out.items[partials[first].item];
+    const int32_t rows = like.row_count;
+    const int32_t heads = like.kv_head_count;
+    do {
+      WorkItem& item = out.items[partials[k].item];
+      item.partial_row = int32_t(row);
+      item.touch_begin = k;
+      item.touch_count = 1;
+      out.touches[k] = units;
+      const int32_t parts = item_partials(h, item);
+      check_room("merge entries", entries + int64_t(parts), layout.max_entries);
+      for (int32_t i = 0; i < parts; ++i, row += int64_t(rows) * heads) out.entries[entries++] = {int32_t(row), rows};
+    } while (++k < num_partials && partials[k].unit == partials[first].unit);
+    const RowGroup& g = list.groups[like.group];
+    const int32_t token = g.row_list < 0 ? g.token_begin : list.row_entries[g.row_list].token;
+    MergeUnit& u = out.units[units];
+    u.row_begin = token * rules.group_size + like.row_begin;
+    u.row_count = rows;
+    u.kv_head = like.kv_head;
+    u.kv_head_count = heads;
+    u.entry_begin = first_entry;
+    u.entry_count = entries - first_entry;
+    u.arrivals = k - first;
   }
-  h.num_units = unit + 1;
+  check_room("scratch rows", row, layout.max_scratch_rows);
+  h.scratch_rows = int32_t(row);
+  h.num_units = units;
   h.num_entries = entries;
-  h.num_touches = int32_t(memory.partials.size());
+  h.num_touches = num_partials;
 }
 
 }  // namespace
@@ -198,6 +213,7 @@ void emit(const TileRules& rules, const GroupList& list, const Work& work, const
   memory.partials.clear();
   if (schedule.cuts.empty()) {
     write_pieces(work, schedule, layout, memory, out);
+    sort_partials(memory.partials);
   } else {
     write_stream(work, schedule, layout, memory, out);
   }
@@ -206,8 +222,8 @@ void emit(const TileRules& rules, const GroupList& list, const Work& work, const
     h.cost_max = max_of(h.cost_max, uint64_t(load));
   }
   if (memory.partials.empty()) return;
-  place_partials(memory, layout, out);
   if (work.levels || work.scattered) {
+    place_partials(memory, layout, out);
     emit_units_by_row(rules, list, work, h.total_tokens, layout, memory, out);
   } else {
     emit_units_by_tile(rules, list, layout, memory, out);
