@@ -1,5 +1,6 @@
 #include "kvloom/plan/batch_check.h"
 
+#include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 
 namespace kvloom::plan {
@@ -16,6 +17,45 @@ template <class... Args>
   fail(ErrorCode::invalid_argument, message, std::forward<Args>(args)...);
 }
 
+/// f(the array as it is typed). A loop over an IndexView asks for the type at every element.
+template <class F>
+auto typed(const IndexView& view, F&& f) {
+  return view.is_64 ? f(static_cast<const int64_t*>(view.data)) : f(static_cast<const int32_t*>(view.data));
+}
+
+// Nearly every batch is sound, so arrays are first judged as a whole, without a branch; only where something is wrong are they walked
+// again, to name it.
+
+bool never_decreases(const IndexView& view, int64_t n) {
+  return typed(view, [n](const auto* p) {
+    bool sound = true;
+    for (int64_t i = 1; i < n; ++i) sound &= p[i] >= p[i - 1];
+    return sound;
+  });
+}
+
+/// Lists [begin, end) that have room for their tokens: in themselves, and in `pages` unless storage is ragged.
+bool lists_hold(const AttentionSpec& spec, const Batch& batch, int64_t lists) {
+  const bool paged = spec.storage == Storage::paged;
+  const bool closed = batch.list_indptr.size == lists + 1;
+  const int64_t page_size = paged ? spec.page_size : 1;
+  const int64_t entries = paged ? max_of<int64_t>(batch.pages.size, 0) : INT64_MAX;
+  auto tokens_in = [page_size](int64_t from, int64_t to) {  // as many as count
+    return min_of(to > from ? to - from : 0, kMaxListTokens) * page_size;
+  };
+  return typed(batch.list_indptr, [&](const auto* indptr) {
+    return typed(batch.kv_len, [&](const auto* kv_len) {
+      bool sound = true;
+      for (int64_t i = 0; i < lists; ++i) {
+        const int64_t begin = max_of<int64_t>(indptr[i], 0);
+        sound &= (indptr[i] >= 0) & (tokens_in(begin, entries) >= kv_len[i]);
+        if (closed) sound &= (indptr[i + 1] >= begin) & (tokens_in(begin, indptr[i + 1]) >= kv_len[i]);
+      }
+      return sound;
+    });
+  });
+}
+
 /// "request 3" or, where lists are per head, "request 3, KV head 1". Only for a message: it allocates.
 std::string name_of_list(const AttentionSpec& spec, const Batch& batch, int64_t list) {
   if (!batch.lists_per_kv_head) return kvloom::format("request {}", list);
@@ -27,8 +67,9 @@ void check_queries(const Capacity& capacity, const Batch& batch) {
   require(qo.given(), "plan: qo_indptr: got a null pointer, wanted {} entries", batch.num_requests + 1);
   require(qo.size == batch.num_requests + 1, "plan: qo_indptr: got {} entries, wanted num_requests + 1 = {}", qo.size,
           batch.num_requests + 1);
+  const bool sound = never_decreases(qo, qo.size);
   require(qo[0] == 0, "plan: qo_indptr: request 0: got {}, wanted 0; pass Q from its first row", qo[0]);
-  for (int64_t r = 0; r < batch.num_requests; ++r) {
+  for (int64_t r = 0; r < batch.num_requests && !sound; ++r) {
     require(qo[r + 1] >= qo[r], "plan: qo_indptr: request {}: got {} after {}, wanted no decrease", r, qo[r + 1], qo[r]);
   }
   const int64_t tokens = qo[batch.num_requests];
@@ -40,12 +81,17 @@ void check_lengths(const AttentionSpec& spec, const Capacity& capacity, const Ba
   const IndexView& kv = batch.kv_len;
   require(kv.given(), "plan: kv_len: got a null pointer, wanted {} entries", lists);
   require(kv.size == lists, "plan: kv_len: got {} entries, wanted {}", kv.size, lists);
+  bool sound = true;
   int64_t sum = 0;
-  for (int64_t i = 0; i < lists; ++i) {
-    const int64_t length = kv[i];
-    if (length < 0 || length > kMaxListTokens)
-      refuse("plan: kv_len: {}: got {}, wanted 0 to {}", name_of_list(spec, batch, i), length, kMaxListTokens);
-    sum += length;
+  typed(kv, [&](const auto* length) {
+    for (int64_t i = 0; i < lists; ++i) {
+      sound &= uint64_t(length[i]) <= uint64_t(kMaxListTokens);
+      sum += sound ? length[i] : 0;
+    }
+  });
+  for (int64_t i = 0; i < lists && !sound; ++i) {
+    if (kv[i] < 0 || kv[i] > kMaxListTokens)
+      refuse("plan: kv_len: {}: got {}, wanted 0 to {}", name_of_list(spec, batch, i), kv[i], kMaxListTokens);
   }
   if (capacity.max_kv_tokens == 0) return;
   const int64_t heads = batch.lists_per_kv_head ? spec.num_kv_heads : 1;
@@ -78,6 +124,7 @@ void check_indptr_lists(const AttentionSpec& spec, const Batch& batch, int64_t l
           lists, lists + 1);
   require(indptr.size == lists || indptr.size == lists + 1, "plan: list_indptr: got {} entries, wanted {} or {}", indptr.size, lists,
           lists + 1);
+  if (lists_hold(spec, batch, lists)) return;
   const bool closed = indptr.size == lists + 1;
   for (int64_t i = 0; i < lists; ++i) {
     const int64_t begin = indptr[i];

@@ -16,7 +16,8 @@ void add_row_entries(const Batch& batch, GroupList& out) {
 
 }  // namespace
 
-void flat_groups(const AttentionSpec& spec, const Batch& batch, GroupList& out) {
+void flat_groups(const AttentionSpec& spec, const Batch& callers, GroupList& out) {
+  const Batch batch = callers;  // our own: it need not be read again for every group that is written
   if (batch.q_pos) add_row_entries(batch, out);
   const int32_t lists = batch.lists_per_kv_head ? spec.num_kv_heads : 1;
   int64_t begin = 0;
