@@ -161,7 +161,8 @@ void place_partials(EmitMemory& memory, const PlanLayout& layout, PlanSections& 
   out.header->scratch_rows = int32_t(row);
 }
 
-/// A unit is a tile and a head run: nothing but cuts makes partials, and the tokens of every tile are consecutive. Places the partials, too.
+/// A unit is a tile and a head run: nothing but cuts makes partials, and the tokens of every tile are consecutive. Places the partials,
+/// too.
 void emit_units_by_tile(const TileRules& rules, const GroupList& list, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
   PlanHeader& h = *out.header;
   const int32_t num_partials = int32_t(memory.partials.size());

@@ -1,5 +1,6 @@
 // Longest processing time first: units by falling cost, each to the CTA that has least so far. Heads and equal chunks of a tile share one
 // entry of the sort, so that costs n log n of tiles, not of units.
+#include "kvloom/base/math.h"
 #include "kvloom/plan/policy.h"
 
 #include <algorithm>
@@ -10,41 +11,59 @@ namespace {
 constexpr int kCtaBits = 16;
 constexpr uint64_t kCtaMask = (uint64_t(1) << kCtaBits) - 1;
 
-/// A min-heap in which the hole walks all the way down and the key back up: a new load is seldom among the least, and the walk has no
-/// branch to mispredict. Full levels only, the rest filled with keys that never come up.
-class CtaHeap {
+/// The CTAs by load, and those that took units of the cost at hand in a second queue. Loads are taken in ascending order and each comes
+/// back larger by the same cost, so the second queue is sorted as it grows: the least load is at the front of one of the two, as in Huffman
+/// coding with two queues. Where the cost changes, the second goes back into the first from behind: under longest first a load that has
+/// just grown is seldom far from the largest.
+class CtaQueue {
  public:
-  CtaHeap(std::vector<uint64_t>& keys, const std::vector<int64_t>& loads) : keys_(keys) {
-    size_t size = 1;
-    while (size < loads.size()) size = 2 * size + 1;
-    keys_.assign(size, UINT64_MAX);
-    for (size_t c = 0; c < loads.size(); ++c) keys_[c] = uint64_t(loads[c]) << kCtaBits | c;
-    std::sort(keys_.begin(), keys_.begin() + std::ptrdiff_t(loads.size()));
-    first_leaf_ = size / 2;
+  CtaQueue(std::vector<uint64_t>& memory, const std::vector<int64_t>& loads) : ctas_(loads.size()) {
+    memory.resize((kRoom + 1) * ctas_);
+    room_ = first_ = memory.data();
+    grown_ = room_ + kRoom * ctas_;
+    for (size_t c = 0; c < ctas_; ++c) first_[c] = uint64_t(loads[c]) << kCtaBits | c;
+    std::sort(first_, first_ + ctas_);
   }
-  int32_t least() const { return int32_t(keys_[0] & kCtaMask); }
-  void add_to_least(int64_t cost) {
-    uint64_t* const keys = keys_.data();
-    const uint64_t key = keys[0] + (uint64_t(cost) << kCtaBits);
-    size_t hole = 0;
-    while (hole < first_leaf_) {
-      const size_t left = 2 * hole + 1;
-      const size_t child = left + size_t(keys[left + 1] < keys[left]);
-      keys[hole] = keys[child];
-      hole = child;
-    }
-    for (; hole > 0 && key < keys[(hole - 1) / 2]; hole = (hole - 1) / 2) keys[hole] = keys[(hole - 1) / 2];
-    keys[hole] = key;
+
+  /// Gives units of `cost` to the least loaded, one after the other: take(CTA) for each.
+  template <class F>
+  void give(int64_t units, int64_t cost, F&& take) {
+    for (; units > 0; units -= int64_t(ctas_)) give_some(std::min(size_t(units), ctas_), uint64_t(cost) << kCtaBits, take);
   }
   void read_loads(std::vector<int64_t>& loads) const {
-    for (uint64_t key : keys_) {
-      if (key != UINT64_MAX) loads[key & kCtaMask] = int64_t(key >> kCtaBits);
-    }
+    for (size_t i = 0; i < ctas_; ++i) loads[first_[i] & kCtaMask] = int64_t(first_[i] >> kCtaBits);
   }
 
  private:
-  std::vector<uint64_t>& keys_;
-  size_t first_leaf_;
+  static constexpr size_t kRoom = 4;  // of the first queue, which moves through it, in multiples of its size
+
+  template <class F>
+  void give_some(size_t units, uint64_t cost, F&& take) {
+    uint64_t* const end = first_ + ctas_;
+    uint64_t* from = grown_;
+    uint64_t* to = grown_;
+    for (size_t i = 0; i < units; ++i) {
+      const bool again = from < to && (first_ == end || *from < *first_);
+      const uint64_t key = again ? *from++ : *first_++;
+      take(int32_t(key & kCtaMask));
+      *to++ = key + cost;
+    }
+    put_back(from, to, end);
+  }
+
+  /// Merges grown loads [from, to) into [first_, end), backwards, to end where both fit.
+  void put_back(const uint64_t* from, const uint64_t* to, const uint64_t* end) {
+    uint64_t* at = first_ + ctas_;
+    while (from < to) *--at = end > first_ && end[-1] > to[-1] ? *--end : *--to;
+    if (size_t(room_ + kRoom * ctas_ - first_) >= 2 * ctas_) return;
+    std::copy(first_, first_ + ctas_, room_);
+    first_ = room_;
+  }
+
+  const size_t ctas_;
+  uint64_t* room_;
+  uint64_t* first_;
+  uint64_t* grown_;
 };
 
 }  // namespace
@@ -54,20 +73,21 @@ void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vecto
   for (size_t i = 0; i < memory.kinds.size(); ++i) memory.order[i] = {memory.kinds[i].cost, int32_t(i)};
   std::sort(memory.order.begin(), memory.order.end(),
             [](const KindOrder& a, const KindOrder& b) { return a.cost != b.cost ? a.cost > b.cost : a.index < b.index; });
-  CtaHeap heap(memory.heap, loads);
+  CtaQueue queue(memory.queue, loads);
   for (const KindOrder& order : memory.order) {
     const Kind& k = memory.kinds[order.index];
-    for (int32_t run = k.run_begin; run < k.run_end; ++run) {
-      int64_t begin = k.kv_begin;
-      do {  // once, where there are no keys
-        const int64_t end = std::min<int64_t>(begin + k.chunk, k.kv_end);
-        add_piece(pieces, k.tile, run, 1, begin, end, heap.least());
-        heap.add_to_least(k.cost);
-        begin = end;
-      } while (begin < k.kv_end);
-    }
+    const int64_t chunks = k.kv_end - k.kv_begin <= k.chunk ? 1 : ceil_div<int64_t>(int64_t(k.kv_end) - k.kv_begin, k.chunk);
+    int32_t run = k.run_begin;
+    int64_t begin = k.kv_begin;
+    queue.give((k.run_end - k.run_begin) * chunks, k.cost, [&](int32_t cta) {
+      const int64_t end = std::min<int64_t>(begin + k.chunk, k.kv_end);
+      add_piece(pieces, k.tile, run, 1, begin, end, cta);
+      const bool last = end == k.kv_end;
+      run += last;
+      begin = last ? k.kv_begin : end;
+    });
   }
-  heap.read_loads(loads);
+  queue.read_loads(loads);
 }
 
 void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds) {

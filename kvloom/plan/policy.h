@@ -80,7 +80,7 @@ struct KindOrder {
 struct PolicyMemory {
   std::vector<Kind> kinds;
   std::vector<KindOrder> order;
-  std::vector<uint64_t> heap;   // load << 16 | CTA
+  std::vector<uint64_t> queue;  // load << 16 | CTA
   std::vector<int64_t> loads;   // of CTAs
   std::vector<int64_t> shares;  // of CTAs: what a stream may pour into each
   std::vector<int64_t> sorted;

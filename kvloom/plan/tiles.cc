@@ -129,7 +129,8 @@ void TileMaker::count(const Tile& t) {
   totals.max_unit_cost = max_of(totals.max_unit_cost, t.unit_cost);
   totals.max_fixed_cost = max_of(totals.max_fixed_cost, fixed_cost(t, 0));
   totals.max_heads = max_of(totals.max_heads, int32_t(t.kv_head_count));
-  if (totals_[0].cost + totals_[1].cost > kMaxStepCost) [[unlikely]] refuse_cost();
+  if (totals_[0].cost + totals_[1].cost > kMaxStepCost) [[unlikely]]
+    refuse_cost();
 }
 
 /// Tokens [first, last) of a group, which fit one tile or are one token. Tiles are written in their place: a copy of something just put
@@ -213,7 +214,8 @@ int32_t TileMaker::add_alike(int32_t group) {
     unit += runs;
     cost += t.cost;
     max_unit_cost = max_of(max_unit_cost, t.unit_cost);
-    if (cost > max_cost) [[unlikely]] refuse_cost();
+    if (cost > max_cost) [[unlikely]]
+      refuse_cost();
   }
   work_.num_units = unit;
   totals_[c].cost += cost;
