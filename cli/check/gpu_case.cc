@@ -44,6 +44,7 @@ bool needs_pages(const Case& c) {
 /// True if the case can take on a key: what its lengths and tables are made for stays.
 bool can_be(const Case& c, const AttentionSpec& key) {
   if (key.storage == Storage::ragged && needs_pages(c)) return false;
+  if (key.storage != c.spec.storage && !c.groups.empty()) return false;  // groups count pages, or tokens
   return key.variant.custom_mask == c.spec.variant.custom_mask;  // masks come with rows of their own
 }
 
