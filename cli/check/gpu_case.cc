@@ -44,7 +44,6 @@ bool needs_pages(const Case& c) {
 /// True if the case can take on a key: what its lengths and tables are made for stays.
 bool can_be(const Case& c, const AttentionSpec& key) {
   if (key.storage == Storage::ragged && needs_pages(c)) return false;
-  if (key.storage != c.spec.storage && !c.groups.empty()) return false;  // groups count pages, or tokens
   return key.variant.custom_mask == c.spec.variant.custom_mask;  // masks come with rows of their own
 }
 
@@ -101,6 +100,7 @@ void bend_for_gpu(Case& c, int64_t index) {
     s.q_dtype = key.spec.q_dtype;
     s.kv_dtype = key.spec.kv_dtype;
     s.o_dtype = key.spec.o_dtype;
+    if (s.storage != key.spec.storage) c.groups.clear();  // they count pages, or tokens
     s.storage = key.spec.storage;
     if (s.storage == Storage::ragged) c.dense_table = false;
     bend_variant(c, key.spec.variant, index);
