@@ -34,6 +34,21 @@ def bench_table(data):
                f"| {r['ceiling_gbps']:.1f} | {r['ceiling_gflops']:.0f} | {100 * r['share']:.0f} % ({100 * r['share_p10']:.0f} - {100 * r['share_p90']:.0f}) |")
 
 
+def gpu_table(data):
+    c = data.get("ceilings", {})
+    yield f"{data.get('gpu', {}).get('name', '?')}; ceilings of the run: " + ", ".join(f"{k} {v:.4g}" for k, v in c.items() if isinstance(v, (int, float))) + "."
+    yield ""
+    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | plan us | run() us |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for r in data["rows"]:
+        yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
+               f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} |")
+
+
+def check_table(data):
+    yield f"`kvloom check --backend {data['backend']}`, seed {data['seed']}: {data['cases']} cases, {data['runs']} runs, {data['failed']} failed."
+
+
 def peer_table(data):
     yield f"torch {data['machine'].get('torch', '?')}, `scaled_dot_product_attention`, best of its forms, alternating with kvloom."
     yield ""
@@ -65,6 +80,10 @@ def section(path):
     data = json.loads(path.read_text(encoding="utf-8"))
     if "benchmarks" in data:
         body, machine = plan_table(data), None
+    elif "gpu" in data:
+        body, machine = gpu_table(data), data["machine"]
+    elif "cases" in data:
+        body, machine = check_table(data), data.get("machine")
     elif "rows" in data:
         body = peer_table(data) if data["rows"] and "torch_us" in data["rows"][0] else bench_table(data)
         machine = data["machine"]
