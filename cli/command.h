@@ -3,9 +3,23 @@
 
 #include <CLI/CLI.hpp>
 
-#include <functional>
+#include <cstdlib>
+#include <string>
 
 namespace kvloom::cli {
+
+/// Numbers above 0, and from 0: CLI11's own say "in range" up to 309 digits.
+inline CLI::Validator number_from(bool zero) {
+  return CLI::Validator(
+      [zero](std::string& text) {
+        char* end = nullptr;
+        const double x = std::strtod(text.c_str(), &end);
+        const bool good = end != text.c_str() && *end == '\0' && (zero ? x >= 0 : x > 0);
+        return good ? std::string() : "got " + text + ", wanted a number " + (zero ? "from 0" : "above 0");
+      },
+      zero ? "NONNEGATIVE" : "POSITIVE");
+}
+inline const CLI::Validator kPositive = number_from(false), kNonNegative = number_from(true);
 
 /// Adds options and a callback to `app`'s new subcommand. The callback throws kvloom::Error or returns through `exit_code`.
 using AddCommand = void (*)(CLI::App& command, int& exit_code);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,6 +13,26 @@ namespace {
 std::vector<Command>& commands() {
   static std::vector<Command> list;
   return list;
+}
+
+/// A wrong command line, in the form of all refusals; --help and --version end here too. The exit status.
+int refuse(const CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  const CLI::App* at = &app;
+  std::string where, help = "kvloom";
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    where += at->get_name() + ": ";
+    help += " " + at->get_name();
+  }
+  std::string message = error.what();
+  if (at->get_require_subcommand_min() > 0) {  // what stands there is no command of it
+    const std::vector<std::string> rest = at->remaining();
+    message = "got " + (rest.empty() ? "no command" : "'" + rest.front() + "'") + ", wanted one of";
+    for (const CLI::App* c : at->get_subcommands([](const CLI::App*) { return true; })) message += " " + c->get_name();
+  }
+  std::fprintf(stderr, "kvloom: %s%s; %s --help lists what there is\n", where.c_str(), message.c_str(), help.c_str());
+  return 2;
 }
 
 int run(int argc, char** argv) {
@@ -24,7 +45,7 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    return app.exit(e);
+    return refuse(app, e);
   } catch (const Error& e) {
     std::fprintf(stderr, "kvloom: %s\n", e.what());
     return 1;

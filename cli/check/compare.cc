@@ -31,7 +31,7 @@ double half_ulp(DType t, double x) {
 
 struct RowErrors {
   double square = 0.0, excess = 0.0, norm = 0.0;
-  bool finite = true;
+  int32_t not_finite = -1;  // the first dim that is NaN or infinite
 };
 RowErrors row_errors(DType type, const float* o, const double* ref, int32_t dim) {
   RowErrors e;
@@ -41,7 +41,7 @@ RowErrors row_errors(DType type, const float* o, const double* ref, int32_t dim)
     e.square += off * off;
     e.excess += beyond * beyond;
     e.norm += ref[d] * ref[d];
-    e.finite = e.finite && std::isfinite(o[d]);
+    if (e.not_finite < 0 && !std::isfinite(o[d])) e.not_finite = d;
   }
   return e;
 }
@@ -55,14 +55,15 @@ std::string where(const Case& c, int64_t row) {
 
 class Comparison {
  public:
-  Comparison(const Case& c, const std::vector<double>& growth, Errors& errors)
-      : case_(c), growth_(growth), errors_(errors) {}
+  Comparison(const Case& c, const std::vector<double>& growth, Errors& errors) : case_(c), growth_(growth), errors_(errors) {}
 
   void row(int64_t i, const float* o, const double* ref_o) {
     const int32_t dim = case_.spec.head_dim_vo;
     const PlainBounds bounds = plain_bounds(case_.spec.o_dtype);
     const RowErrors e = row_errors(case_.spec.o_dtype, o, ref_o, dim);
-    if (!e.finite) return note(i, "got a NaN or infinity (never written, or poison that leaked in)", 0.0, 0.0);
+    if (e.not_finite >= 0) {
+      return note(i, fmt::format("dim {}: never written, or poison that leaked in", e.not_finite), o[e.not_finite], ref_o[e.not_finite]);
+    }
     square_ += e.square;
     norm_ += e.norm;
     if (e.norm == 0.0) {

@@ -72,11 +72,14 @@ void run(const Options& options) {
   require(options.backend == "cpu" || options.backend == "cuda", "bench: --backend: got \"{}\", wanted cpu or cuda", options.backend);
   if (options.backend == "cuda") return run_gpu(options);
   const bool table = options.json != "-";
-  if (table)
-    fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
-               "of GFLOP/s", "share", "p10 - p90");
+  bool headed = false;  // with the first row: a refusal stands alone
   const std::vector<BenchRow> rows = run_cpu_bench(options.bench, [&](const BenchRow& r) {
     if (!table) return;
+    if (!headed) {
+      fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
+                 "of GFLOP/s", "share", "p10 - p90");
+    }
+    headed = true;
     fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%  {:.0f} - {:.0f}%\n", r.shape, r.threads,
                r.median_us, r.gbps, r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share, 100 * r.share_p10, 100 * r.share_p90);
     std::fflush(stdout);
@@ -91,11 +94,11 @@ void run(const Options& options) {
 void add(CLI::App& command, int&) {
   auto o = std::make_shared<Options>();
   command.add_option("--backend", o->backend, "cpu, cuda")->capture_default_str();
-  command.add_option("--device", o->device, "cuda: which GPU")->capture_default_str();
-  command.add_option("--threads", o->bench.threads, "thread counts to measure")->capture_default_str();
-  command.add_option("--repeat", o->bench.repeat, "timed runs a row; the median is reported")->capture_default_str();
+  command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
+  command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
+  command.add_option("--repeat", o->bench.repeat, "timed runs a row; the median is reported")->check(kPositive)->capture_default_str();
   command.add_option("--filter", o->bench.filter, "only shapes whose name contains this");
-  command.add_option("--cpu-target", o->bench.cpu_target, "avx512, avx2 or portable; default: the best that runs here");
+  command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here");
   command.add_option("--json", o->json, "write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o] { run(*o); });
 }

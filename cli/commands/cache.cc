@@ -109,7 +109,7 @@ void add(CLI::App& command, int& exit_code) {
   c->add_option("--key", a->keys, "attend.sm80.bf16.d128.paged.causal; may be given again");
   c->add_option("--file", a->file, "Keys, one a line; - is stdin");
   c->add_option("--arch", a->arch, "sm_80, sm_90a, ...; default: the GPU's");
-  c->add_option("--jobs", a->jobs, "Processes side by side; default: one a core")->check(CLI::PositiveNumber);
+  c->add_option("--jobs", a->jobs, "Processes side by side; default: one a core")->check(kPositive);
   c->callback([a, &exit_code] { exit_code = warm(*a); });
   c = command.add_subcommand("clear", "remove all of it");
   c->callback([] { std::printf("%lld files removed\n", static_cast<long long>(clear_kernel_cache())); });

@@ -7,6 +7,8 @@
 #include "cli/check/gpu_case.h"
 #include "cli/command.h"
 #include "cli/report/json_output.h"
+#include "kvloom/api/gpu.h"
+#include "kvloom/cpu/target.h"
 
 #include <unistd.h>
 
@@ -39,10 +41,23 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
   options.only_index = index;
 }
 
+/// Refuses a place where no case could run: one error, not one a case.
+void check_place(const Arguments& a) {
+  if (a.backend == "cuda") {
+    std::string why;
+    const size_t count = gpus(&why).size();
+    if (count == 0) fail(ErrorCode::unsupported, "check: --backend cuda: {}", why);
+    require(size_t(a.device) < count, "check: --device: got {}, wanted 0 .. {}", a.device, count - 1);
+    return;
+  }
+  cpu::Target target;
+  require(a.target.empty() || (cpu::parse_target(a.target.c_str(), target) && cpu::is_available(target)),
+          "check: --cpu-target: got {}, wanted avx512, avx2 or portable, and one that runs here; kvloom doctor says which do", a.target);
+}
+
 check::CheckOptions options_of(const Arguments& a) {
   require(a.backend == "cpu" || a.backend == "cuda", "check: --backend: got {}, wanted cpu or cuda", a.backend);
   require(a.cases >= 0, "check: --cases: got {}, wanted at least 0", a.cases);
-  require(a.ctas >= 0, "check: --ctas: got {}, wanted at least 1", a.ctas);
   require(a.levels.empty() || a.levels == "off" || a.levels == "auto", "check: --levels: got {}, wanted off or auto", a.levels);
   check::CheckOptions options;
   options.cases = a.cases;
@@ -97,6 +112,7 @@ int run(const Arguments& a) {
     std::printf("%s\n", check::case_to_json(check::case_of(options, options.only_index)).dump(1).c_str());
     return 0;
   }
+  check_place(a);
   check::install_crash_note();
   std::unique_ptr<check::Watchdog> watchdog;
   if (options.of_a_case.gpu) watchdog = std::make_unique<check::Watchdog>(std::chrono::seconds(a.timeout));
@@ -117,18 +133,16 @@ int run(const Arguments& a) {
 void add(CLI::App& command, int& exit_code) {
   auto a = std::make_shared<Arguments>();
   command.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
-  command.add_option("--device", a->device, "cuda: which GPU")->check(CLI::NonNegativeNumber)->capture_default_str();
-  command.add_option("--timeout", a->timeout, "cuda: seconds after which a run counts as hanging")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  command.add_option("--device", a->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
+  command.add_option("--timeout", a->timeout, "cuda: seconds after which a run counts as hanging")->check(kPositive)->capture_default_str();
   command.add_flag("--print-keys", a->print_keys, "Print the GPU kernels that cases are made for, one a line, and stop");
   command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")->capture_default_str();
   command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
   command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");
   command.add_option("--policy", a->policy, "Only this policy: none, heap, stream, fill, fixed_split or auto");
-  command.add_option("--ctas", a->ctas, "Only with this many CTAs");
+  command.add_option("--ctas", a->ctas, "Only with this many CTAs")->check(kPositive);
   command.add_option("--levels", a->levels, "off: shared prefixes are not looked for");
-  command.add_option("--target", a->target, "CPU kernels to use: avx512, avx2 or portable; default: the best of this machine");
+  command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine");
   command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...");
   command.add_flag("--print-case", a->print_case, "Print the --case as JSON and stop");
   command.add_option("--json", a->json, "Write the report to this file, - for stdout");

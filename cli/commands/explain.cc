@@ -60,21 +60,21 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
   c.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
   c.add_option("--arch", a->arch, "cuda: plan for this architecture, GPU or not: sm_80, sm_90a, ...");
-  c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(CLI::NonNegativeNumber)->capture_default_str();
+  c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(kNonNegative)->capture_default_str();
   c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
   c.add_option("--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)")->delimiter(',');
   c.add_option("--shared-prefix", o.shared_prefix, "First tokens that all requests share, in the same pages")
-      ->check(CLI::NonNegativeNumber);
-  c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(CLI::PositiveNumber);
-  c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(CLI::PositiveNumber);
-  c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(CLI::PositiveNumber);
+      ->check(kNonNegative);
+  c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
+  c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
+  c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
   c.add_option("--q-dtype", a->q_dtype, "Of Q and O")->capture_default_str();
   c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache")->capture_default_str();
   c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--policy", a->policy, "auto, none, heap, stream, fill, fixed_split")->capture_default_str();
   c.add_option("--levels", a->levels, "auto, off")->check(CLI::IsMember({"auto", "off"}))->capture_default_str();
-  c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(CLI::PositiveNumber);
-  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(CLI::PositiveNumber);
+  c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
+  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
   c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request");

@@ -82,9 +82,9 @@ int run(Arguments& a) {
 void add_traffic(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
   c.add_option("--trace", o.trace, "Azure LLM CSV or Mooncake JSONL, - for stdin; default: a synthetic trace made from --seed");
-  c.add_option("--requests", o.requests, "At most so many requests of the trace")->check(CLI::NonNegativeNumber);
+  c.add_option("--requests", o.requests, "At most so many requests of the trace")->check(kNonNegative);
   c.add_flag("--skip-bad", o.skip_bad, "Count bad rows and leave them out, instead of stopping at the first");
-  c.add_option("--rate-scale", o.rate_scale, "Requests arrive so many times as fast")->check(CLI::PositiveNumber);
+  c.add_option("--rate-scale", o.rate_scale, "Requests arrive so many times as fast")->check(kPositive);
   c.add_option("--samples", o.batch.samples, "Continuations of every prompt, on shared pages")->check(CLI::Range(1, 1024));
   c.add_option("--seed", o.seed, "Of the synthetic trace, Q, K, V and the rows checked");
 }
@@ -92,10 +92,10 @@ void add_traffic(CLI::App& c, Arguments& a) {
 void add_model(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
   c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
-  c.add_option("--layers", o.layers, "Layers to run; each has its own Q, K and V")->check(CLI::PositiveNumber)->capture_default_str();
-  c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(CLI::PositiveNumber);
-  c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(CLI::PositiveNumber);
-  c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(CLI::PositiveNumber);
+  c.add_option("--layers", o.layers, "Layers to run; each has its own Q, K and V")->check(kPositive)->capture_default_str();
+  c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
+  c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
+  c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
   c.add_option("--q-dtype", a.q_dtype, "Of Q and O: f32, f16, bf16")->capture_default_str();
   c.add_option("--kv-dtype", a.kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")->capture_default_str();
 }
@@ -107,7 +107,7 @@ void add_batching(CLI::App& c, Arguments& a) {
   c.add_option("--page-size", o.batch.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--kv-pool-tokens", o.kv_pool_tokens,
                "Size of the KV pool; default: what the trace can use within a quarter of the free memory and 4 GiB")
-      ->check(CLI::PositiveNumber);
+      ->check(kPositive);
   c.add_option("--kv-layout", a.layout, "hnd keeps a head's tokens of a page together, nhd a token's heads")
       ->check(CLI::IsMember({"hnd", "nhd"}))
       ->capture_default_str();
@@ -117,8 +117,8 @@ void add_batching(CLI::App& c, Arguments& a) {
 void add_engine(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
   c.add_option("--backend", a.backend, "cpu")->capture_default_str();
-  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(CLI::PositiveNumber);
-  c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(CLI::PositiveNumber);
+  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
+  c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(kPositive);
   c.add_option("--policy", a.policy, "auto, none, heap, stream, fill, fixed_split")->capture_default_str();
   c.add_option("--levels", a.levels, "auto: shared prefixes are read once where it pays; off")
       ->check(CLI::IsMember({"auto", "off"}))
@@ -128,10 +128,10 @@ void add_engine(CLI::App& c, Arguments& a) {
 
 void add_run(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
-  c.add_option("--check-rows", o.check_rows, "Rows checked against fp64 each step")->check(CLI::PositiveNumber)->capture_default_str();
+  c.add_option("--check-rows", o.check_rows, "Rows checked against fp64 each step")->check(kPositive)->capture_default_str();
   c.add_option("--fixed-step-us", o.fixed_step_us, "The simulated clock advances so much a step; default: as the measured time says")
-      ->check(CLI::NonNegativeNumber);
-  c.add_option("--limit-seconds", o.limit_seconds, "Stop after so long, with a partial report")->check(CLI::NonNegativeNumber);
+      ->check(kNonNegative);
+  c.add_option("--limit-seconds", o.limit_seconds, "Stop after so long, with a partial report")->check(kNonNegative);
   c.add_option("--export", o.export_path, "Write the shape of every step as JSONL");
   c.add_flag("--no-ceilings", a.no_ceilings, "Do not measure what the machine can do at most");
   c.add_option("--json", a.json, "Write the report as JSON, - for stdout");

@@ -59,7 +59,8 @@ void EngineState::take_workspace(const Workspace& workspace) {
   } else {
     if (workspace.bytes < layout.bytes) {
       fail(ErrorCode::mismatch,
-           "Engine: workspace.bytes: got {}, wanted {}; ask Engine::workspace_size with the same spec, capacity and options",
+           "Engine: workspace.bytes: got {}, wanted {}; ask Engine::workspace_size (kvloom_workspace_size) with the same spec, capacity "
+           "and options",
            workspace.bytes, layout.bytes);
     }
     const uintptr_t align = setup.on_gpu() ? 256 : uintptr_t(runtime::kScratchAlign);

@@ -44,7 +44,7 @@ enum class KvLayout : int32_t { nhd = 0, hnd = 1 };
 
 /// The tensors of one run, all on the engine's device.
 struct RunTensors {
-  Tensor q;    // [tokens, num_qo_heads, head_dim_qk], spec.q_dtype; more rows than the plan has are refused
+  Tensor q;    // [tokens, num_qo_heads, head_dim_qk], spec.q_dtype; exactly the plan's query tokens
   Tensor k;    // spec.kv_dtype, `layout`; last dim head_dim_qk
   Tensor v;    // last dim head_dim_vo; may overlap k (MLA)
   Tensor o;    // [tokens, num_qo_heads, head_dim_vo], spec.o_dtype
@@ -62,12 +62,12 @@ struct RunTensors {
 
 struct EngineOptions {
   Backend backend = Backend::cpu;
-  int32_t threads = 0;   // 0: one a core; all such engines of a process share those threads and take turns
-  int32_t num_ctas = 0;  // 0: the backend's own number; the same number gives the same bits on any machine
-  Policy policy = Policy::automatic;
+  int32_t threads = 0;                // 0: one a core; all such engines of a process share those threads and take turns
+  int32_t num_ctas = 0;               // 0: the backend's own number; the same number gives the same bits on any machine
+  Policy policy = Policy::automatic;  // how work is split: docs/plan_format.md, Policies
   LevelMode levels = LevelMode::automatic;
   int32_t split_tokens = 0;          // fixed_split: chunk length, tokens; 0 is the backend's own
-  const char* cpu_target = nullptr;  // "avx2", ...; nullptr: the best there is
+  const char* cpu_target = nullptr;  // "avx512", "avx2", "portable"; nullptr: the best there is, or $KVLOOM_CPU_TARGET
   int32_t device = -1;               // cuda: ordinal; -1: that of the calling thread's current context, else 0
   const char* cuda_arch = nullptr;   // cuda: "sm_90a": plan and explain for this architecture without a device; run() is then refused
   bool check_pointers = true;        // cuda: run() asks the driver whether each tensor is where a GPU can read it

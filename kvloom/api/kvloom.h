@@ -7,18 +7,25 @@
  *                            kvloom_run(engine, plan, &tensors, NULL);         once a layer
  *                            kvloom_plan_update(engine, plan, &next_batch);    the next step
  *
- * STATUS   Every function that can fail returns a kvloom_status; KVLOOM_OK is 0. kvloom_last_error() then says, in one line, what was got,
- *          what was wanted and what to do. After an error nothing was written through any output pointer. Exceptions never leave the
- * library. MEMORY   The caller owns every tensor, index array and workspace. Handles are destroyed by their _destroy function; strings
- * handed out through char** are freed by kvloom_string_free. NULL is allowed in every _destroy and _free. THREADS  An engine is for one
- * thread at a time; distinct engines are independent. A plan may be read and destroyed on any thread and may outlive its engine. The
- * operations on tensors (merge, append, rope) may be called from any thread. ABI      Structs that may grow begin with struct_size = sizeof
- * of the caller's header, and have an _init function that sets it and the defaults. A library reads what the caller's size covers and takes
- * defaults for the rest; fields of a newer header that an older library does not know must be zero, else the call is refused.
- * kvloom_tensor, kvloom_indices and kvloom_level_group never change within one KVLOOM_ABI. Numbers of enumerators never change. NUMBERS
- * Lengths, positions and strides count tokens and elements, sizes count bytes; LSE is the natural logarithm of the softmax denominator. The
- * mathematics is kvloom/attn/state.h (states and their merge), kvloom/attn/mask.h (which keys a row keeps) and kvloom/contract/variant.h
- * (order of scale, ALiBi, soft cap, mask, sink; RoPE).
+ * STATUS   Every function that can fail returns a kvloom_status; KVLOOM_OK is 0. kvloom_last_error() then says, in one line, where, what
+ *          was got, what was wanted and what to do (UNSUPPORTED: a line more for each kernel that was considered). Fields have the names
+ *          of the C++ structs: "spec.variant.range.left" is window_left, "Capacity" is kvloom_capacity. After an error nothing was
+ *          written through any output pointer. Exceptions never leave the library.
+ *
+ * MEMORY   The caller owns every tensor, index array and workspace. Handles are destroyed by their _destroy function; strings handed out
+ *          through char** are freed by kvloom_string_free. NULL is allowed in every _destroy and _free.
+ *
+ * THREADS  An engine is for one thread at a time; distinct engines are independent. A plan may be read and destroyed on any thread and
+ *          may outlive its engine. The operations on tensors (merge, append, rope) may be called from any thread.
+ *
+ * ABI      Structs that may grow begin with struct_size = sizeof of the caller's header, and have an _init function that sets it and the
+ *          defaults. A library reads what the caller's size covers and takes defaults for the rest; fields of a newer header that an
+ *          older library does not know must be zero, else the call is refused. kvloom_tensor, kvloom_indices and kvloom_level_group
+ *          never change within one KVLOOM_ABI. Numbers of enumerators never change.
+ *
+ * NUMBERS  Lengths, positions and strides count tokens and elements, sizes count bytes; LSE is the natural logarithm of the softmax
+ *          denominator. The mathematics is kvloom/attn/state.h (states and their merge), kvloom/attn/mask.h (which keys a row keeps) and
+ *          kvloom/contract/variant.h (order of scale, ALiBi, soft cap, mask, sink; RoPE).
  */
 #ifndef KVLOOM_KVLOOM_H
 #define KVLOOM_KVLOOM_H
@@ -63,9 +70,9 @@ int32_t kvloom_abi(void);
 
 enum { KVLOOM_F32 = 0, KVLOOM_F16 = 1, KVLOOM_BF16 = 2, KVLOOM_E4M3 = 3, KVLOOM_E5M2 = 4 };
 
-/* A strided view of caller-owned memory with the layout of DLPack's DLTensor: a DLTensor* may be passed for it. Device: CPU (1), pinned
- * host memory (3); for engines on a GPU CUDA (2), pinned (3) or managed (13). dtype codes are DLPack's (float 2, bfloat 4, e4m3fn 10, e5m2 12; lanes 1). strides in elements; NULL: row-major,
- * contiguous. The last dimension must be contiguous. At most 4 dimensions. */
+/* A strided view of caller-owned memory with the layout of DLPack's DLTensor: a DLTensor* may be passed for it. device_type: CPU (1),
+ * pinned host memory (3); for engines on a GPU CUDA (2), pinned (3) or managed (13). dtype codes are DLPack's (float 2, bfloat 4, e4m3fn
+ * 10, e5m2 12; lanes 1). strides in elements; NULL: row-major, contiguous. The last dimension must be contiguous. At most 4 dimensions. */
 typedef struct kvloom_tensor {
   void* data;
   int32_t device_type;
@@ -117,7 +124,7 @@ typedef struct kvloom_spec {
   uint32_t struct_size;
   int32_t num_qo_heads; /* a multiple of num_kv_heads */
   int32_t num_kv_heads;
-  int32_t head_dim_qk; /* 16 .. 576 */
+  int32_t head_dim_qk; /* CPU: 16 .. 576 */
   int32_t head_dim_vo; /* may differ (MLA: 576 and 512) */
   int32_t q_dtype;     /* KVLOOM_F32 ... */
   int32_t kv_dtype;
@@ -125,7 +132,7 @@ typedef struct kvloom_spec {
   int32_t storage;   /* KVLOOM_RAGGED, KVLOOM_PAGED */
   int32_t page_size; /* tokens; ragged: ignored */
   float sm_scale;    /* 0: 1 / sqrt(head_dim_qk) */
-  int32_t causal;    /* 0 or 1, as all flags */
+  int32_t causal;    /* nonzero: yes, as all flags */
   int32_t window_left;
   int32_t window_right;
   float soft_cap; /* 0: none */
@@ -143,7 +150,7 @@ typedef struct kvloom_capacity {
   int32_t max_requests;
   int64_t max_query_tokens; /* sum of q_len over a step */
   int64_t max_kv_tokens;    /* sum of kv_len over a step; needed by KVLOOM_FIXED_SPLIT alone, 0: not bounded */
-  int64_t max_level_rows;   /* query tokens gathered by shared levels; 0: no shared levels */
+  int64_t max_level_rows;   /* query tokens gathered by shared levels (requests that share a prefix: their tokens); 0: no shared levels */
   int32_t max_groups;       /* row groups; 0: derived */
 } kvloom_capacity;
 
@@ -158,7 +165,7 @@ typedef struct kvloom_options {
   int32_t backend;        /* KVLOOM_CPU, KVLOOM_CUDA, KVLOOM_AUTO */
   int32_t threads;        /* 0: one a core, shared by all such engines of the process */
   int32_t num_ctas;       /* 0: the backend's own; equal numbers give equal bits */
-  int32_t policy;         /* how work is split; FIXED_SPLIT: a request's bits do not depend on its batch */
+  int32_t policy;         /* how work is split (docs/plan_format.md, Policies); FIXED_SPLIT: a request's bits do not depend on its batch */
   int32_t levels;         /* shared prefixes found from the page tables */
   int32_t split_tokens;   /* FIXED_SPLIT: chunk, tokens; 0: the backend's own */
   int32_t check_pages;    /* plan reads every page id that a row can see, and run refuses one out of range */
@@ -245,12 +252,12 @@ void kvloom_batch_init(kvloom_batch* batch, size_t struct_size);
 
 /* Plans a step. Errors: INVALID_ARGUMENT (request and value named), OVER_CAPACITY. Empty batches, q_len 0 and kv_len 0 are valid. */
 kvloom_status kvloom_plan_create(kvloom_engine* engine, const kvloom_batch* batch, kvloom_plan** plan);
-/* Plans another step into the same handle, whose device memory stays where it is (captured graphs read it); allocates nothing once two steps
- * were planned. After an error the old step is still there. */
+/* Plans another step into the same handle, whose device memory stays where it is (captured graphs read it); allocates nothing once two
+ * steps were planned. After an error the old step is still there. */
 kvloom_status kvloom_plan_update(kvloom_engine* engine, kvloom_plan* plan, const kvloom_batch* batch);
 void kvloom_plan_destroy(kvloom_plan* plan);
-/* CUDA: starts the step's one copy to the device, in `stream`; run does it where this was not called. A captured graph holds launches alone:
- * call it before the capture begins and, after every update, before the replay, with the replay's stream. CPU: does nothing. */
+/* CUDA: starts the step's one copy to the device, in `stream`; run does it where this was not called. A captured graph holds launches
+ * alone: call it before the capture begins and, after every update, before the replay, with the replay's stream. CPU: does nothing. */
 kvloom_status kvloom_plan_upload(kvloom_engine* engine, kvloom_plan* plan, void* stream);
 
 /* The plan's bytes (docs/plan_format.md), owned by the plan: equal input gives equal bytes on every machine. */
@@ -265,8 +272,8 @@ void kvloom_string_free(char* string);
 
 enum { KVLOOM_NHD = 0, KVLOOM_HND = 1 };
 
-/* Scales of fp8 tensors: real value = stored value * scale; finite, above 0. Defaults: 1. A scale for a tensor that is not fp8 is refused.
- */
+/* Scales of fp8 tensors: real value = stored value * scale; finite, above 0. Defaults: 1. A scale for a tensor that is not fp8 is
+ * refused. */
 typedef struct kvloom_scales {
   uint32_t struct_size;
   float q;
@@ -298,10 +305,10 @@ typedef struct kvloom_run_tensors {
 } kvloom_run_tensors;
 void kvloom_run_tensors_init(kvloom_run_tensors* tensors, size_t struct_size);
 
-/* Attention of all query tokens of the plan. CPU: returns when O and LSE are written; stream is NULL. CUDA: puts the launch into `stream` (a
- * cudaStream_t or CUstream; NULL: the default stream) and returns; every array is in device memory; may be captured. Runs of one engine are
- * put in order whatever their streams. A row that keeps nothing gives
- * O = 0, LSE = -inf (with a sink LSE = sink). Errors: INVALID_ARGUMENT (tensor and field named), MISMATCH (plan of another engine). */
+/* Attention of all query tokens of the plan. CPU: returns when O and LSE are written; stream is NULL. CUDA: puts the launch into
+ * `stream` (a cudaStream_t or CUstream; NULL: the default stream) and returns; every array is in device memory; may be captured. Runs of
+ * one engine are put in order whatever their streams. A row that keeps nothing gives O = 0, LSE = -inf (with a sink LSE = sink). Errors:
+ * INVALID_ARGUMENT (tensor and field named), MISMATCH (plan of another engine). */
 kvloom_status kvloom_run(kvloom_engine* engine, const kvloom_plan* plan, const kvloom_run_tensors* tensors, void* stream);
 
 /* One call for one step: makes an engine of the batch's size, plans and runs; returns when done. options NULL: defaults. */

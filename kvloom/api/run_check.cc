@@ -12,10 +12,11 @@ namespace {
 void check_rows(const PlanState& plan, const RunTensors& t) {
   const AttentionSpec& s = plan.spec;
   constexpr const char* remedy = " as planned; make a plan for these tensors";
-  check_tensor(
-      t.q, {"run", "q", "[tokens, num_qo_heads, head_dim_qk]", s.q_dtype, 3, {plan.total_tokens, s.num_qo_heads, s.head_dim_qk}, remedy});
-  check_tensor(
-      t.o, {"run", "o", "[tokens, num_qo_heads, head_dim_vo]", s.o_dtype, 3, {plan.total_tokens, s.num_qo_heads, s.head_dim_vo}, remedy});
+  const auto check = [&](const Tensor& x, const char* name, const char* dims, int32_t dim, DType dtype, const char* dtype_from) {
+    check_tensor(x, {"run", name, dims, dtype, 3, {plan.total_tokens, s.num_qo_heads, dim}, remedy, false, dtype_from});
+  };
+  check(t.q, "q", "[tokens, num_qo_heads, head_dim_qk]", s.head_dim_qk, s.q_dtype, " as spec.q_dtype says");
+  check(t.o, "o", "[tokens, num_qo_heads, head_dim_vo]", s.head_dim_vo, s.o_dtype, " as spec.o_dtype says");
   check_writable(t.o, "run", "o");
   if (!t.lse.given()) return;
   require(s.variant.reduction == Reduction::softmax,
@@ -181,9 +182,12 @@ CacheView checked_cache(const Tensor& given, const char* where, const char* name
                         int32_t num_kv_heads, int32_t dim, DType dtype) {
   require(layout == KvLayout::nhd || layout == KvLayout::hnd, "{}: layout: got {}, wanted nhd (0) or hnd (1)", where, int(layout));
   const bool nhd = layout == KvLayout::nhd;
+  const auto check = [&](const Tensor& t, const char* dims, int32_t ndim, int64_t d0, int64_t d1, int64_t d2, int64_t d3) {
+    check_tensor(t, {where, name, dims, dtype, ndim, {d0, d1, d2, d3}, "", false, " as spec.kv_dtype says"});
+  };
   if (storage == Storage::ragged) {
-    check_tensor(given, nhd ? Wanted{where, name, "[tokens, num_kv_heads, dim]", dtype, 3, {kAny, num_kv_heads, dim}}
-                            : Wanted{where, name, "[num_kv_heads, tokens, dim]", dtype, 3, {num_kv_heads, kAny, dim}});
+    if (nhd) check(given, "[tokens, num_kv_heads, dim] (ragged, nhd)", 3, kAny, num_kv_heads, dim, 0);
+    if (!nhd) check(given, "[num_kv_heads, tokens, dim] (ragged, hnd)", 3, num_kv_heads, kAny, dim, 0);
     const int32_t token = nhd ? 0 : 1;
     return {stride_of(given, token), stride_of(given, token), stride_of(given, 1 - token), given.shape[token]};
   }
@@ -195,8 +199,8 @@ CacheView checked_cache(const Tensor& given, const char* where, const char* name
       std::swap(t.stride[1], t.stride[2]);
     }
   }
-  check_tensor(t, nhd ? Wanted{where, name, "[pages, page_size, num_kv_heads, dim]", dtype, 4, {kAny, page_size, num_kv_heads, dim}}
-                      : Wanted{where, name, "[pages, num_kv_heads, page_size, dim]", dtype, 4, {kAny, num_kv_heads, page_size, dim}});
+  if (nhd) check(t, "[pages, page_size, num_kv_heads, dim] (paged, nhd)", 4, kAny, page_size, num_kv_heads, dim);
+  if (!nhd) check(t, "[pages, num_kv_heads, page_size, dim] (paged, hnd)", 4, kAny, num_kv_heads, page_size, dim);
   const int32_t token = nhd ? 1 : 2;
   return {stride_of(t, 0), stride_of(t, token), stride_of(t, 3 - token), t.shape[0]};
 }

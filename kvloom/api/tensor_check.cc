@@ -76,7 +76,9 @@ void check_tensor(const Tensor& t, const Wanted& w) {
   for (int32_t d = 0; d < t.ndim; ++d)
     fits = fits && t.shape[d] >= 0 && t.shape[d] <= longest && (w.shape[d] == kAny || t.shape[d] == w.shape[d]);
   if (!fits) refuse("shape: got {}, wanted {} = {}{}", shape_text(t), numbers_text(w.shape, w.ndim), w.dims, w.remedy);
-  if (t.dtype != w.dtype) refuse("dtype: got {}, wanted {}", is_dtype(t.dtype) ? name_of(t.dtype) : "an unknown value", name_of(w.dtype));
+  if (t.dtype != w.dtype) {
+    refuse("dtype: got {}, wanted {}{}", is_dtype(t.dtype) ? name_of(t.dtype) : "an unknown value", name_of(w.dtype), w.dtype_from);
+  }
   if (!has_elements(t)) return;
   if (t.data == nullptr) refuse("data: got a null pointer, wanted memory of {} elements", shape_text(t));
   const int32_t last = t.ndim - 1;

@@ -15,9 +15,10 @@ struct Wanted {
   const char* dims;   // "[tokens, num_qo_heads, head_dim_qk]"
   DType dtype;
   int32_t ndim;
-  int64_t shape[4];          // kAny: any length
-  const char* remedy = "";   // ends the message about the shape: "; ..."
-  bool any_strides = false;  // LSE: no dimension is read as a vector
+  int64_t shape[4];             // kAny: any length
+  const char* remedy = "";      // ends the message about the shape: "; ..."
+  bool any_strides = false;     // LSE: no dimension is read as a vector
+  const char* dtype_from = "";  // ends the message about the dtype: who wants it
 };
 
 /// Rank, shape, dtype, last dimension contiguous, data there and aligned, all offsets within 62 bits. Throws invalid_argument.

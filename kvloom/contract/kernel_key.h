@@ -1,5 +1,5 @@
 // The one spelling of a kernel, everywhere: log, cache, test, bench, command line.
-//   attend.cpu.bf16.kv-e4m3.d128.paged.causal.softcap      attend.cpu.f32.d576-512.ragged
+//   attend.cpu-avx2.bf16.kv-e4m3.d128.paged.causal.softcap      attend.cpu-avx2.f32.d576-512.ragged
 #pragma once
 
 #include "kvloom/contract/spec.h"
@@ -8,7 +8,7 @@
 
 namespace kvloom {
 
-/// `task`: attend, merge, append. `family`: cpu-avx2, cpu-avx512, cpu-portable, sm80, sm90.
+/// `task`: attend, merge, append. `family`: a row of runtime/registry.cc (cpu-avx2, cpu-avx512, cpu-portable, sm80); any: not chosen yet.
 std::string kernel_key(const char* task, const char* family, const AttentionSpec& spec);
 
 /// What a key says: the spec that it is spelled from, with plain values where a key has presence alone (soft cap 30, window 128, one head).

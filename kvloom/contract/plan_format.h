@@ -9,7 +9,7 @@ namespace kvloom {
 inline constexpr uint32_t kPlanMagic = 0x4c56504bu;  // "KPVL"
 inline constexpr uint32_t kPlanVersion = 1;
 
-enum class Policy : int32_t { none = 0, heap = 1, stream = 2, fill = 3, fixed_split = 4, automatic = 5 };
+enum class Policy : int32_t { none = 0, heap = 1, stream = 2, fill = 3, fixed_split = 4, automatic = 5 };  // docs/plan_format.md
 
 enum class PlanStatus : int32_t { ok = 0, over_capacity = 1 };
 

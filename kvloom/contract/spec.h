@@ -6,7 +6,7 @@
 
 namespace kvloom {
 
-/// How the KV tokens of a request are found. `ragged`: consecutive tokens from kv_indptr[r]. `paged`: lists of page ids.
+/// How the KV tokens of a request are found. `ragged`: consecutive tokens from list_indptr[r]. `paged`: lists of page ids.
 enum class Storage : uint8_t { ragged = 0, paged = 1 };
 
 struct AttentionSpec {
@@ -18,7 +18,7 @@ struct AttentionSpec {
   DType kv_dtype = DType::f32;
   DType o_dtype = DType::f32;  // f32, f16 or bf16
   Storage storage = Storage::paged;
-  int32_t page_size = 16;      // tokens a page; ragged storage has 1
+  int32_t page_size = 16;      // tokens a page; ragged storage: ignored
   float sm_scale = 0.0f;       // multiplies q.k; 0 means 1 / sqrt(head_dim_qk)
   VariantSpec variant;
 

@@ -1,16 +1,16 @@
 // What a variant is: the features of an attention that change its kernel or its planning, and the hooks of a variant struct.
 //
-// A variant is a plain C++ struct of static functions, compiled unchanged by g++/clang, nvcc and NVRTC. Every hook is optional:
-//
+// A variant is a plain C++ struct of static functions, compiled unchanged by g++/clang, nvcc and NVRTC. Every hook is optional; P has the
+// fields of VariantParams (contract/params.h), for RoPE also rope_cos(pos, pair) and rope_sin(pos, pair):
 //   template <class P> static float logit(float score, const Coord& c, const P& p);   // score = sm_scale * q.k; returns the logit
 //   template <class P> static float slope(const Coord& c, const P& p);                // beside logit: it is score + slope * (kv_pos - q_pos)
-//   template <class P> static bool  keep(const Coord& c, const P& p);                 // false: the key is masked out
+//   template <class P> static bool  keep(const Coord& c, const P& p);                 // false: masked out (keep32: 32 keys)
 //   template <class P> static float query(float x, float partner, int dim, const Coord& c, const P& p);   // fused RoPE
 //   template <class P> static float key  (float x, float partner, int dim, const Coord& c, const P& p);
 //   static constexpr Reduction reduction;                                              // default: softmax
 //   template <class P> static float weight(float logit, const P& p);                   // `sum` only: the weight of a key
-//
-// Composition order (DESIGN 2): scale, bias/ALiBi, soft cap, mask, sink. Which keys a planner may skip is data (KeyRange), not code.
+// Composition order: scale, bias/ALiBi, soft cap, mask, sink (no hook: who writes a final row adds it). Which keys a planner may skip is
+// data (KeyRange), not code. docs/MAP.md, Adding: what else a new variant touches.
 #pragma once
 
 #include "kvloom/base/platform.h"

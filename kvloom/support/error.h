@@ -19,7 +19,7 @@ enum class ErrorCode : int {
 
 class Error : public std::exception {
  public:
-  /// `message` is one line: "where: what: got X, wanted Y; remedy".
+  /// `message` is one line, "where: what: got X, wanted Y; remedy"; where no kernel runs a spec, a line more for each kernel.
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
   const char* what() const noexcept override { return message_.c_str(); }
   ErrorCode code() const noexcept { return code_; }

@@ -1,5 +1,5 @@
-// Several variants as one: Compose<Alibi, SoftCap, CustomMask>. Logits pass through the parts in the order written (DESIGN: bias before
-// cap), a key is kept when every part keeps it; at most one part may change the reduction, and one turn queries and keys. A hook that a part lacks costs nothing.
+// Several variants as one: Compose<Alibi, SoftCap, CustomMask>. Logits pass through the parts as written (bias before cap); a key is kept
+// when every part keeps it; at most one part may change the reduction, one turn queries and keys. A hook that a part lacks costs nothing.
 #pragma once
 
 #include "kvloom/contract/variant.h"
