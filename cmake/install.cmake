@@ -19,6 +19,15 @@ foreach(header plan/scheduler_config.h support/error.h api/engine.h api/ops.h ap
   install(FILES ${PROJECT_SOURCE_DIR}/kvloom/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvloom/${room} COMPONENT kvloom)
 endforeach()
 
+# What a C compiler has to be told when it links the static library: -lstdc++ (or -lc++ -lc++abi) and -lm.
+set(kvloom_cxx_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(FILTER kvloom_cxx_runtime INCLUDE REGEX "^(stdc\\+\\+|c\\+\\+|c\\+\\+abi|m)$")
+list(REMOVE_DUPLICATES kvloom_cxx_runtime)
+set(kvloom_private_libs "")
+foreach(lib ${kvloom_cxx_runtime} ${CMAKE_DL_LIBS})
+  string(APPEND kvloom_private_libs " -l${lib}")
+endforeach()
+
 install(EXPORT kvloomTargets NAMESPACE kvloom:: DESTINATION ${kvloom_package_dir} COMPONENT kvloom)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/kvloomConfig.cmake.in ${PROJECT_BINARY_DIR}/cmake/kvloomConfig.cmake
                               INSTALL_DESTINATION ${kvloom_package_dir})

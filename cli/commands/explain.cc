@@ -63,8 +63,7 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(kNonNegative)->capture_default_str();
   c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
   c.add_option("--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)")->delimiter(',');
-  c.add_option("--shared-prefix", o.shared_prefix, "First tokens that all requests share, in the same pages")
-      ->check(kNonNegative);
+  c.add_option("--shared-prefix", o.shared_prefix, "First tokens that all requests share, in the same pages")->check(kNonNegative);
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
   c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);

@@ -68,8 +68,10 @@ TEST(Compare, OneWrongElementIsSeen) {
 TEST(Compare, NanAndInfinityAreSeen) {
   for (const float bad : {std::nanf(""), float(kInf)}) {
     Sample s(DType::f32);
-    s.got_o[0] = bad;
-    EXPECT_NE(s.errors().fault, "");
+    s.got_o[3] = bad;
+    const std::string fault = s.errors().fault;
+    EXPECT_NE(fault.find("dim 3: never written, or poison that leaked in: got "), std::string::npos) << fault;
+    EXPECT_NE(fault.find(std::isnan(bad) ? "got nan, wanted" : "got inf, wanted"), std::string::npos) << fault;
     Sample l(DType::f32);
     l.got_lse[3] = bad;
     EXPECT_NE(l.errors().fault, "");

@@ -49,6 +49,15 @@ run(${CMAKE_COMMAND} --build ${WORK}/consumer -j 2)
 run(${WORK}/consumer/consumer_cc)
 run(${WORK}/consumer/consumer_c)
 
+# A project that has no C++ at all. Sanitizers bring a C++ runtime of their own, which a C program has to be linked with by hand.
+if(NOT SANITIZE)
+  file(REMOVE_RECURSE ${WORK}/consumer_c)
+  run(${CMAKE_COMMAND} -S ${SOURCE}/tests/install/consumer_c -B ${WORK}/consumer_c -G ${GENERATOR} -DCMAKE_BUILD_TYPE=${CONFIG} -DCMAKE_PREFIX_PATH=${tree}
+      -DCMAKE_C_COMPILER=${C_COMPILER})
+  run(${CMAKE_COMMAND} --build ${WORK}/consumer_c -j 2)
+  run(${WORK}/consumer_c/consumer_c)
+endif()
+
 # The shared library shows names of kvloom only: what is compiled into it must not meet another version of itself in the program.
 if(SHARED)
   execute_process(COMMAND nm -D --defined-only ${tree}/lib/libkvloom.so OUTPUT_VARIABLE symbols RESULT_VARIABLE status)

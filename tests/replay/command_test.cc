@@ -1,4 +1,4 @@
-// `kvloom replay` and `kvloom explain` as a user runs them: exit codes, Ctrl-C, full disks, messages.
+// The tool as a user runs it, `kvloom replay` and `kvloom explain` above all: exit codes, Ctrl-C, full disks, messages.
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
@@ -187,6 +187,48 @@ TEST(ExplainCommand, RefusesLengthsThatDisagree) {
   Tool longer({"explain", "--kv-len", "100", "--q-len", "101", "--no-ceilings"});
   EXPECT_EQ(longer.wait(), 1);
   EXPECT_TRUE(contains(longer.err(), "request 0: got 101 new tokens and a --kv-len of 100")) << longer.err();
+}
+
+TEST(CommandLine, WhatIsWrongIsRefusedInOneForm) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{}, "kvloom: got no command, wanted one of bench cache check doctor explain plan replay; kvloom --help lists what there is\n"},
+      {{"nope"}, "kvloom: got 'nope', wanted one of bench "},
+      {{"cache", "nope"}, "kvloom: cache: got 'nope', wanted one of list show "},
+      {{"plan"}, "kvloom: plan: --kv-len is required; kvloom plan --help lists what there is\n"},
+      {{"plan", "--kv-len", "9", "--bogus"}, "kvloom: plan: The following argument was not expected: --bogus;"},
+      {{"replay", "--rate-scale", "0"}, "kvloom: replay: --rate-scale: got 0, wanted a number above 0;"},
+      {{"replay", "--requests", "-1"}, "kvloom: replay: --requests: got -1, wanted a number from 0;"},
+      {{"check", "--ctas", "0"}, "kvloom: check: --ctas: got 0, wanted a number above 0;"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    Tool wrong(arguments);
+    EXPECT_EQ(wrong.wait(), 2);
+    EXPECT_EQ(wrong.err().rfind(says, 0), 0u) << wrong.err();
+    EXPECT_EQ(wrong.out(), "");
+  }
+  Tool help({"plan", "--help"});
+  EXPECT_EQ(help.wait(), 0);
+  EXPECT_TRUE(contains(help.out(), "--kv-len")) << help.out();
+}
+
+TEST(CheckCommand, APlaceWhereNoCaseCouldRunIsOneError) {
+  for (const char* option : {"--cpu-target", "--target"}) {
+    Tool target({"check", "--cases", "100", option, "avx9"});
+    EXPECT_EQ(target.wait(), 1);
+    EXPECT_EQ(target.err().rfind("kvloom: check: --cpu-target: got avx9, wanted avx512, avx2 or portable", 0), 0u) << target.err();
+    EXPECT_EQ(target.out(), "");
+  }
+  Tool device({"check", "--backend", "cuda", "--cases", "100", "--device", "1000"});
+  EXPECT_EQ(device.wait(), 1);
+  EXPECT_EQ(device.err().rfind("kvloom: check: --", 0), 0u) << device.err();  // --backend without a GPU, --device with some
+  EXPECT_EQ(device.out(), "");
+}
+
+TEST(BenchCommand, ARefusalStandsAlone) {
+  Tool none({"bench", "--filter", "no such shape"});
+  EXPECT_EQ(none.wait(), 1);
+  EXPECT_TRUE(contains(none.err(), "no shape contains \"no such shape\"")) << none.err();
+  EXPECT_EQ(none.out(), "");
 }
 
 }  // namespace
