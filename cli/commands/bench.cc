@@ -96,14 +96,14 @@ void add(CLI::App& command, int&) {
   command.add_option("--backend", o->backend, "cpu, cuda")->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
-  command.add_option("--repeat", o->bench.repeat, "timed runs a row; the median is reported")->check(kPositive)->capture_default_str();
-  command.add_option("--filter", o->bench.filter, "only shapes whose name contains this");
+  command.add_option("--repeat", o->bench.repeat, "Timed runs a row; the median is reported")->check(kPositive)->capture_default_str();
+  command.add_option("--filter", o->bench.filter, "Only shapes whose name contains this");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here");
-  command.add_option("--json", o->json, "write the rows to FILE (- is stdout)")->type_name("FILE");
+  command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o] { run(*o); });
 }
 
-const RegisterCommand registered({"bench", "measure attention beside this machine's ceilings", add});
+const RegisterCommand registered({"bench", "Measure attention beside this machine's ceilings", add});
 
 }  // namespace
 }  // namespace kvloom::cli

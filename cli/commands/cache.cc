@@ -98,22 +98,22 @@ int warm(const Arguments& a) {
 void add(CLI::App& command, int& exit_code) {
   const auto a = std::make_shared<Arguments>();
   command.require_subcommand(1);
-  CLI::App* c = command.add_subcommand("list", "what is in the cache");
+  CLI::App* c = command.add_subcommand("list", "What is in the cache");
   c->add_option("--arch", a->arch, "Only this architecture: sm_90a, ...");
   c->callback([a] { list(*a); });
-  c = command.add_subcommand("show", "the source that a key is compiled from");
+  c = command.add_subcommand("show", "The source that a key is compiled from");
   c->add_option("key", a->keys, "attend.sm80.bf16.d128.paged.causal")->required();
   c->add_option("--arch", a->arch, "sm_90a, ...; default: the GPU's");
   c->callback([a] { std::fputs(kernel_source(a->keys[0], arch_of(*a)).c_str(), stdout); });
-  c = command.add_subcommand("warm", "compile keys that are not there yet");
+  c = command.add_subcommand("warm", "Compile keys that are not there yet");
   c->add_option("--key", a->keys, "attend.sm80.bf16.d128.paged.causal; may be given again");
   c->add_option("--file", a->file, "Keys, one a line; - is stdin");
   c->add_option("--arch", a->arch, "sm_80, sm_90a, ...; default: the GPU's");
   c->add_option("--jobs", a->jobs, "Processes side by side; default: one a core")->check(kPositive);
   c->callback([a, &exit_code] { exit_code = warm(*a); });
-  c = command.add_subcommand("clear", "remove all of it");
+  c = command.add_subcommand("clear", "Remove all of it");
   c->callback([] { std::printf("%lld files removed\n", static_cast<long long>(clear_kernel_cache())); });
-  c = command.add_subcommand("export", "copy it to a folder that serves as a cache elsewhere (KVLOOM_CACHE_DIR)");
+  c = command.add_subcommand("export", "Copy it to a folder that serves as a cache elsewhere (KVLOOM_CACHE_DIR)");
   c->add_option("folder", a->folder)->required();
   c->add_option("--arch", a->arch, "Only this architecture");
   c->callback([a] {
@@ -122,7 +122,7 @@ void add(CLI::App& command, int& exit_code) {
   });
 }
 
-const RegisterCommand registered({"cache", "list, make, remove and export compiled GPU kernels", add});
+const RegisterCommand registered({"cache", "List, make, remove and export compiled GPU kernels", add});
 
 }  // namespace
 }  // namespace kvloom::cli

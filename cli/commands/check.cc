@@ -145,7 +145,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine");
   command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...");
   command.add_flag("--print-case", a->print_case, "Print the --case as JSON and stop");
-  command.add_option("--json", a->json, "Write the report to this file, - for stdout");
+  command.add_option("--json", a->json, "Write the report to this file, - for stdout")->type_name("FILE");
   command.callback([a, &exit_code] { exit_code = run(*a); });
 }
 

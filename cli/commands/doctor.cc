@@ -77,7 +77,7 @@ void print(const Machine& m, const std::vector<Finding>& findings) {
 
 void add(CLI::App& command, int&) {
   auto json = std::make_shared<std::string>();
-  command.add_option("--json", *json, "write the findings to FILE (- is stdout)")->type_name("FILE");
+  command.add_option("--json", *json, "Write the findings to FILE (- is stdout)")->type_name("FILE");
   command.callback([json] {
     const Machine m = this_machine();
     const std::vector<Finding> findings = examine(m);
@@ -89,7 +89,7 @@ void add(CLI::App& command, int&) {
   });
 }
 
-const RegisterCommand registered({"doctor", "say what this machine is and which backends run on it", add});
+const RegisterCommand registered({"doctor", "Say what this machine is and which backends run on it", add});
 
 }  // namespace
 }  // namespace kvloom::cli

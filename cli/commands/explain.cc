@@ -76,8 +76,8 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
-  c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request");
-  c.add_option("--json", a->json, "Write everything as JSON, - for stdout");
+  c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");
+  c.add_option("--json", a->json, "Write everything as JSON, - for stdout")->type_name("FILE");
   c.callback([a, &exit_code] { exit_code = run(*a); });
 }
 

@@ -137,7 +137,7 @@ void add(CLI::App& c, int&) {
   const auto a = std::make_shared<Arguments>();
   const auto positive = CLI::Range(1, INT32_MAX);
   c.add_option("--kv-len", a->kv_len, "KV length of every request, new tokens included: 1000,100,100,50")->delimiter(',')->required();
-  c.add_option("--q-len", a->q_len, "new tokens of every request, or one number for all")->delimiter(',')->capture_default_str();
+  c.add_option("--q-len", a->q_len, "New tokens of every request, or one number for all")->delimiter(',')->capture_default_str();
   c.add_option("--ctas", a->ctas, "CTAs (thread blocks, or virtual ones of a CPU)")->check(positive)->capture_default_str();
   c.add_option("--policy", a->policy, "none, heap, stream, fill, fixed_split or auto")
       ->check(CLI::IsMember(kPolicies))
@@ -145,24 +145,24 @@ void add(CLI::App& c, int&) {
   c.add_option("--cost", a->cost, "kv: a key costs 1; paper: 2 x rows + keys; model: nanoseconds of a CTA of an H200")
       ->check(CLI::IsMember({"kv", "paper", "model"}))
       ->capture_default_str();
-  c.add_option("--heads", a->heads, "query heads")->check(positive)->capture_default_str();
+  c.add_option("--heads", a->heads, "Query heads")->check(positive)->capture_default_str();
   c.add_option("--kv-heads", a->kv_heads, "KV heads")->check(positive)->capture_default_str();
-  c.add_option("--head-dim", a->head_dim, "head dimension")->check(positive)->capture_default_str();
-  c.add_option("--tile-kv", a->tile_kv, "keys of a tile: cuts fall on its multiples")->check(positive)->capture_default_str();
-  c.add_option("--tile-rows", a->tile_rows, "packed rows of a tile; default 16 for short queries and 128 for the rest (paper: by the mean)")
+  c.add_option("--head-dim", a->head_dim, "Head dimension")->check(positive)->capture_default_str();
+  c.add_option("--tile-kv", a->tile_kv, "Keys of a tile: cuts fall on its multiples")->check(positive)->capture_default_str();
+  c.add_option("--tile-rows", a->tile_rows, "Packed rows of a tile; default 16 for short queries and 128 for the rest (paper: by the mean)")
       ->check(positive);
-  c.add_option("--heads-per-item", a->heads_per_item, "neighbouring KV heads an item takes")->check(positive)->capture_default_str();
-  c.add_option("--split-tokens", a->split_tokens, "chunk of fixed_split")->check(positive)->capture_default_str();
-  c.add_flag("--causal", a->causal, "a row sees no keys behind it");
-  c.add_option("--window", a->window, "a row sees so many keys before its own; -1: all")
+  c.add_option("--heads-per-item", a->heads_per_item, "Neighbouring KV heads an item takes")->check(positive)->capture_default_str();
+  c.add_option("--split-tokens", a->split_tokens, "Chunk of fixed_split")->check(positive)->capture_default_str();
+  c.add_flag("--causal", a->causal, "A row sees no keys behind it");
+  c.add_option("--window", a->window, "A row sees so many keys before its own; -1: all")
       ->check(CLI::Range(-1, INT32_MAX))
       ->capture_default_str();
-  c.add_option("--json", a->json, "write the plan to FILE (- is stdout)")->type_name("FILE");
-  c.add_option("--svg", a->svg, "draw the plan, a lane a CTA")->type_name("FILE");
+  c.add_option("--json", a->json, "Write the plan to FILE (- is stdout)")->type_name("FILE");
+  c.add_option("--svg", a->svg, "Draw the plan, a lane a CTA")->type_name("FILE");
   c.callback([a] { run(*a); });
 }
 
-const RegisterCommand registered({"plan", "schedule one step and show who does what; nothing runs", add});
+const RegisterCommand registered({"plan", "Schedule one step and show who does what; nothing runs", add});
 
 }  // namespace
 }  // namespace kvloom::cli

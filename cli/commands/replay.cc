@@ -84,9 +84,11 @@ void add_traffic(CLI::App& c, Arguments& a) {
   c.add_option("--trace", o.trace, "Azure LLM CSV or Mooncake JSONL, - for stdin; default: a synthetic trace made from --seed");
   c.add_option("--requests", o.requests, "At most so many requests of the trace")->check(kNonNegative);
   c.add_flag("--skip-bad", o.skip_bad, "Count bad rows and leave them out, instead of stopping at the first");
-  c.add_option("--rate-scale", o.rate_scale, "Requests arrive so many times as fast")->check(kPositive);
-  c.add_option("--samples", o.batch.samples, "Continuations of every prompt, on shared pages")->check(CLI::Range(1, 1024));
-  c.add_option("--seed", o.seed, "Of the synthetic trace, Q, K, V and the rows checked");
+  c.add_option("--rate-scale", o.rate_scale, "Requests arrive so many times as fast")->check(kPositive)->capture_default_str();
+  c.add_option("--samples", o.batch.samples, "Continuations of every prompt, on shared pages")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  c.add_option("--seed", o.seed, "Of the synthetic trace, Q, K, V and the rows checked")->capture_default_str();
 }
 
 void add_model(CLI::App& c, Arguments& a) {
@@ -132,9 +134,9 @@ void add_run(CLI::App& c, Arguments& a) {
   c.add_option("--fixed-step-us", o.fixed_step_us, "The simulated clock advances so much a step; default: as the measured time says")
       ->check(kNonNegative);
   c.add_option("--limit-seconds", o.limit_seconds, "Stop after so long, with a partial report")->check(kNonNegative);
-  c.add_option("--export", o.export_path, "Write the shape of every step as JSONL");
+  c.add_option("--export", o.export_path, "Write the shape of every step as JSONL")->type_name("FILE");
   c.add_flag("--no-ceilings", a.no_ceilings, "Do not measure what the machine can do at most");
-  c.add_option("--json", a.json, "Write the report as JSON, - for stdout");
+  c.add_option("--json", a.json, "Write the report as JSON, - for stdout")->type_name("FILE");
 }
 
 void add(CLI::App& c, int& exit_code) {
