@@ -25,8 +25,9 @@ struct EngineState {
   std::shared_ptr<ThreadPool> threads;          // CPU
   std::unique_ptr<runtime::CudaRunner> runner;  // GPU
   std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
-  bool check_pages = true, check_pointers = true;
-  uint64_t id = 0;  // no two engines of a process have the same
+  bool check_pages = true;
+  std::unique_ptr<PointerCheck> pointers;  // GPU, where they are to be checked
+  uint64_t id = 0;                         // no two engines of a process have the same
 
   EngineState(Setup s, const Capacity& c)
       : setup(std::move(s)), capacity(c), planner(setup.spec, c, setup.config), layout(scratch_layout_of(setup, planner.layout())) {}
@@ -66,7 +67,7 @@ void EngineState::take_workspace(const Workspace& workspace) {
     const uintptr_t align = setup.on_gpu() ? 256 : uintptr_t(runtime::kScratchAlign);
     require(reinterpret_cast<uintptr_t>(data) % align == 0,
             "Engine: workspace.data: got an address that is not a multiple of {} bytes, wanted one that is", align);
-    if (setup.device != nullptr) check_device_pointer(data, "Engine", "workspace.data");
+    if (setup.device != nullptr) check_device_pointer(data, setup.choice.gpu.device, "Engine", "workspace.data");
   }
   scratch = runtime::scratch_at(data, layout);
   if (setup.device == nullptr) return;
@@ -77,13 +78,14 @@ void EngineState::take_workspace(const Workspace& workspace) {
 std::unique_ptr<PlanState> EngineState::take_plan() {
   if (std::unique_ptr<PlanState> resting = plans->take()) return resting;
   auto fresh = std::make_unique<PlanState>();
-  const int64_t bytes = planner.layout().plan_bytes;
+  fresh->block_bytes = planner.layout().plan_bytes;
+  for (int i = 0; i < (setup.device != nullptr ? 2 : 1); ++i) {
+    fresh->blocks[i] = aligned_bytes(fresh->block_bytes, "plan");
+    std::memset(fresh->blocks[i].get(), 0, size_t(fresh->block_bytes));
+  }
   if (setup.device != nullptr) {
     fresh->cuda = std::make_unique<runtime::CudaPlan>(
         *setup.device, runtime::upload_layout(planner.layout(), capacity.max_requests, setup.spec.variant.custom_mask));
-  } else {
-    fresh->own_block = aligned_bytes(bytes, "plan");
-    std::memset(fresh->own_block.get(), 0, size_t(bytes));
   }
   fresh->engine_id = id;
   fresh->spec = setup.spec;
@@ -134,9 +136,10 @@ bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   char* const block = state.open_block();
   planner.plan(batch, block, planner.layout().plan_bytes);
+  state.close_block();
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
   state.next_step.notes = planner.level_notes();
-  state.take_block();
+  state.take_block(planner.uses_class(0), planner.uses_class(1));
 }
 
 Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options, const Workspace& workspace) {
@@ -147,7 +150,9 @@ Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const Engine
     state_->threads = options.threads > 0 ? std::make_shared<ThreadPool>(options.threads) : runtime::shared_threads();
   }
   state_->check_pages = options.check_pages;
-  state_->check_pointers = options.check_pointers;
+  if (options.check_pointers && state_->setup.device != nullptr) {
+    state_->pointers = std::make_unique<api::PointerCheck>(state_->setup.choice.gpu.device);
+  }
   state_->id = engines.fetch_add(1) + 1;
 }
 
@@ -205,7 +210,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
          s.setup.choice.gpu.arch);
   }
   require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
-  const AttendParams params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.check_pointers);
+  const AttendParams params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
   if (!has_work(p.view())) return;
   if (s.runner) return s.runner->run(*p.cuda, *p.view().header, params, static_cast<jit::CuStream>(stream));
   runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), params, s.scratch, *s.threads);

@@ -2,6 +2,9 @@
 
 #include "kvloom/attn/tile_range.h"
 #include "kvloom/base/math.h"
+#include "kvloom/cpu/index_scan.h"
+
+#include <algorithm>
 
 namespace kvloom::api {
 namespace {
@@ -25,39 +28,81 @@ Positions positions_of(const PlanView& plan, const RowGroup& g) {
   return p;
 }
 
-/// Extremes of ids[begin, end): the inner loop of the whole check, kept free of anything that stops vectorisation.
-template <class T>
-void extremes(const T* ids, int64_t begin, int64_t end, T& low, T& high) {
-  low = high = ids[begin];
-  for (int64_t i = begin + 1; i < end; ++i) {
-    low = min_of(low, ids[i]);
-    high = max_of(high, ids[i]);
+/// Entries [begin, end) of the page table.
+struct Entries {
+  int64_t begin = 0, end = 0;
+};
+
+/// Looks for the largest id in the order in which groups name entries. What is consecutive (a plain page table is, as a whole) is scanned
+/// in one go: a scan's beginning and end cost as much as hundreds of ids.
+class PageScan {
+ public:
+  explicit PageScan(IndexView pages) : pages_(pages) {}
+
+  void add(Entries e) {
+    if (e.begin != open_.end) {
+      scan();
+      open_.begin = e.begin;
+    }
+    open_.end = e.end;
   }
+  /// The largest id, -1 if there is none, and its first entry; the last call.
+  int64_t finish(int64_t& entry) {
+    scan();
+    if (high_ >= 0) entry = pages_.is_64 ? first_of<int64_t>() : first_of<int32_t>();
+    return high_;
+  }
+  bool negative() const { return negative_; }
+
+ private:
+  static constexpr int64_t kBlock = 2048;  // ids between two looks at the maximum: where it stands is then looked for in so many
+
+  void scan() {
+    for (int64_t begin = open_.begin; begin < open_.end; begin += kBlock) {
+      const Entries block = {begin, min_of(begin + kBlock, open_.end)};
+      const cpu::IndexScan found = cpu::scan_index(pages_, block.begin, block.end);
+      negative_ |= found.negative;
+      if (found.high <= high_) continue;
+      high_ = found.high;
+      largest_ = block;
+    }
+    open_ = {};
+  }
+
+  template <class T>
+  int64_t first_of() const {
+    const T* const ids = static_cast<const T*>(pages_.data);
+    return std::find(ids + largest_.begin, ids + largest_.end, T(high_)) - ids;
+  }
+
+  IndexView pages_;
+  Entries open_, largest_;
+  int64_t high_ = -1;
+  bool negative_ = false;
+};
+
+/// The entries of `pages` that rows of a group can see; none: begin == end.
+Entries entries_of(const AttentionSpec& spec, const RowGroup& g, TokenRange seen) {
+  if (seen.end <= seen.begin) return {};
+  return {g.list_begin + seen.begin / spec.page_size, g.list_begin + (seen.end - 1) / spec.page_size + 1};
 }
 
-int64_t find_entry(IndexView pages, int64_t begin, int64_t end, int64_t id) {
-  while (begin < end && pages[begin] != id) ++begin;
-  return begin;
+TokenRange seen_by(const AttentionSpec& spec, const PlanView& plan, const RowGroup& g, Positions& p) {
+  if (g.token_count == 0) return {0, 0};
+  p = positions_of(plan, g);
+  return visible_tokens(g, spec.variant.range, p.min, p.max, p.prefix);
 }
 
-void add_entries(PageUse& use, IndexView pages, int64_t begin, int64_t end, int32_t request) {
-  int64_t low, high;
-  if (pages.is_64) {
-    extremes(static_cast<const int64_t*>(pages.data), begin, end, low, high);
-  } else {
-    int32_t low32, high32;
-    extremes(static_cast<const int32_t*>(pages.data), begin, end, low32, high32);
-    low = low32;
-    high = high32;
-  }
-  if (low < use.min_id) {
-    use.min_id = low;
-    use.min_entry = find_entry(pages, begin, end, low);
-  }
-  if (high > use.max_id) {
-    use.max_id = high;
-    use.max_entry = find_entry(pages, begin, end, high);
-    use.max_request = request;
+/// The smallest of all ids. They are read once more, but this batch is refused.
+void find_smallest(const AttentionSpec& spec, const PlanView& plan, IndexView pages, PageUse& use) {
+  Positions p;
+  for (const RowGroup& g : plan.groups) {
+    const Entries seen = entries_of(spec, g, seen_by(spec, plan, g, p));
+    for (int64_t i = seen.begin; i < min_of(seen.end, pages.size); ++i) {
+      if (pages[i] >= use.min_id) continue;
+      use.min_id = pages[i];
+      use.min_entry = i;
+    }
   }
 }
 
@@ -65,26 +110,36 @@ void add_entries(PageUse& use, IndexView pages, int64_t begin, int64_t end, int3
 
 PageUse find_page_use(const AttentionSpec& spec, const PlanView& plan, IndexView pages, bool read_ids) {
   PageUse use;
+  Positions p;
+  PageScan scan(pages);
   for (const RowGroup& g : plan.groups) {
-    if (g.token_count == 0) continue;
-    const Positions p = positions_of(plan, g);
-    const TokenRange seen = visible_tokens(g, spec.variant.range, p.min, p.max, p.prefix);
+    const TokenRange seen = seen_by(spec, plan, g, p);
     if (seen.end <= seen.begin) continue;
     if (spec.storage == Storage::ragged) {
-      const int64_t last = g.list_begin + seen.end - 1;
       use.min_id = min_of(use.min_id, g.list_begin + seen.begin);
-      if (last > use.max_id) {
-        use.max_id = last;
-        use.max_request = p.request;
-      }
+      use.max_id = max_of(use.max_id, g.list_begin + seen.end - 1);
       continue;
     }
-    const int64_t begin = g.list_begin + seen.begin / spec.page_size;
-    const int64_t end = g.list_begin + (seen.end - 1) / spec.page_size + 1;
-    use.entries_end = max_of(use.entries_end, end);
-    if (read_ids && end <= pages.size) add_entries(use, pages, begin, end, p.request);
+    const Entries entries = entries_of(spec, g, seen);
+    use.entries_end = max_of(use.entries_end, entries.end);
+    if (read_ids && entries.end <= pages.size) scan.add(entries);
   }
+  if (spec.storage == Storage::ragged) return use;
+  use.max_id = scan.finish(use.max_entry);
+  if (scan.negative()) find_smallest(spec, plan, pages, use);
   return use;
+}
+
+int32_t request_reading(const AttentionSpec& spec, const PlanView& plan, int64_t entry) {
+  Positions p;
+  for (const RowGroup& g : plan.groups) {
+    const TokenRange seen = seen_by(spec, plan, g, p);
+    if (seen.end <= seen.begin) continue;
+    Entries e = entries_of(spec, g, seen);
+    if (spec.storage == Storage::ragged) e = {g.list_begin + seen.begin, g.list_begin + seen.end};
+    if (e.begin <= entry && entry < e.end) return p.request;
+  }
+  return -1;
 }
 
 }  // namespace kvloom::api

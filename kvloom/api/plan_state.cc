@@ -17,39 +17,39 @@ std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what
   return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
 }
 
-void PlanState::erase(int index) {
-  if (!written[index]) return;
-  char* const data = block(index);
-  const PlanView v = view_plan(data);
-  const auto zero = [](auto span) {
-    std::memset(const_cast<void*>(static_cast<const void*>(span.data)), 0, size_t(span.size) * sizeof span[0]);
-  };
-  zero(v.groups);
-  zero(v.row_entries);
-  zero(v.cta_indptr);
-  zero(v.items);
-  zero(v.units);
-  zero(v.entries);
-  zero(v.touches);
-  std::memset(data, 0, sizeof(PlanHeader));
-  written[index] = false;
-}
-
 char* PlanState::open_block() {
   const int index = next();
-  if (cuda) cuda->wait_for_block(index);
-  erase(index);
-  return block(index);
+  if (open[index]) {
+    std::memset(blocks[index].get(), 0, size_t(block_bytes));
+    held[index] = PlanHeader{};
+  }
+  open[index] = true;
+  return blocks[index].get();
 }
 
-void PlanState::take_block() {
+void PlanState::close_block() {
+  const int index = next();
+  char* const data = blocks[index].get();
+  const PlanView v = view_plan(data);
+  PlanHeader& before = held[index];
+  const auto clear = [](auto span, int32_t count_before) {
+    if (count_before <= span.size) return;
+    std::memset(const_cast<void*>(static_cast<const void*>(span.data + span.size)), 0, size_t(count_before - span.size) * sizeof span[0]);
+  };
+  clear(v.groups, before.num_groups);
+  clear(v.row_entries, before.num_row_entries);
+  clear(v.items, before.num_items);
+  clear(v.units, before.num_units);
+  clear(v.entries, before.num_entries);
+  clear(v.touches, before.num_touches);
+  before = *v.header;
+  open[index] = false;
+}
+
+void PlanState::take_block(bool memory_items, bool compute_items) {
   now = next();
-  written[now] = true;
   std::swap(static_cast<PlannedStep&>(*this), next_step);
-  if (!cuda) return;
-  bool classes[2] = {false, false};
-  for (const WorkItem& item : view().items) classes[item.kernel_class] = true;
-  cuda->take_block(now, classes[0], classes[1], {mask_columns.data(), int64_t(mask_columns.size())});
+  if (cuda) cuda->take(view(), memory_items, compute_items, {mask_columns.data(), int64_t(mask_columns.size())});
 }
 
 std::unique_ptr<PlanState> PlanPool::take() {

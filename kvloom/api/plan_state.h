@@ -32,8 +32,8 @@ struct PlannedStep {
   std::string notes;                  // levels found and not taken
 };
 
-/// A plan handle's memory and the step in it. On a GPU there are two host blocks that take turns: one is written while the other's copy to
-/// the device may be under way.
+/// A plan handle's memory and the step in it. On a GPU there are two blocks that take turns: a batch that is refused leaves the step
+/// before.
 struct PlanState : PlannedStep {
   std::shared_ptr<PlanPool> pool;  // where this state returns to; empty while it rests there
 
@@ -41,23 +41,25 @@ struct PlanState : PlannedStep {
   uint64_t engine_id = 0;
   AttentionSpec spec;
   std::string kernel_key;
-  std::unique_ptr<char, AlignedFree> own_block;  // CPU
+  int64_t block_bytes = 0;
+  std::unique_ptr<char, AlignedFree> blocks[2];  // CPU: the first alone
   std::unique_ptr<runtime::CudaPlan> cuda;       // GPU
 
-  PlanView view() const { return view_plan(block(now)); }
-  char* block(int index) const { return cuda ? cuda->host_block(index) : own_block.get(); }
-  /// The block that the next step goes into, all zeros: between the sections a buffer stays zero, so equal steps have equal bytes whatever
-  /// came before.
+  PlanView view() const { return view_plan(blocks[now].get()); }
+  /// Where the next step goes.
   char* open_block();
-  /// The block of the last open_block() holds the step from now on, and next_step is what there is to know about it.
-  void take_block();
+  /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
+  void close_block();
+  /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. The arguments: which
+  /// kinds of items it has.
+  void take_block(bool memory_items, bool compute_items);
   PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 
  private:
   int next() const { return cuda ? 1 - now : 0; }
-  void erase(int index);
   int now = 0;
-  bool written[2] = {false, false};  // the block holds a plan
+  PlanHeader held[2] = {};        // how many elements of each section may be other than zero
+  bool open[2] = {false, false};  // anything may be: a plan failed half way
 };
 
 /// The free list. Shared by an engine and its plans, so that either may go first.

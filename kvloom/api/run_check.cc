@@ -35,24 +35,25 @@ void check_overlaps(const RunTensors& t) {
 }
 
 /// Refuses ids and tokens that K and V do not have.
-void check_page_use(const PageUse& use, bool ragged, int64_t num_pages) {
-  if (ragged) {
-    require(use.max_id < num_pages,
-            "run: k, v: got {} tokens, wanted at least {} (request {} ends there); the lengths and the tensors do not "
-            "belong together",
-            num_pages, use.max_id + 1, use.max_request);
+void check_page_use(const PlanState& plan, const PageUse& use, int64_t num_pages) {
+  const bool ragged = plan.spec.storage == Storage::ragged;
+  if (use.max_id < num_pages && use.min_id >= 0) [[likely]]
     return;
-  }
+  const int32_t request = request_reading(plan.spec, plan.view(), ragged ? use.max_id : use.max_entry);
+  require(!ragged || use.max_id < num_pages,
+          "run: k, v: got {} tokens, wanted at least {} (request {} ends there); the lengths and the tensors do not "
+          "belong together",
+          num_pages, use.max_id + 1, request);
   require(use.min_id >= 0, "run: pages[{}]: page id: got {}, wanted 0 .. {}", use.min_entry, use.min_id, num_pages - 1);
   require(use.max_id < num_pages, "run: pages[{}] (request {}): page id: got {}, wanted 0 .. {}; k and v have {} pages", use.max_entry,
-          use.max_request, use.max_id, num_pages - 1, num_pages);
+          request, use.max_id, num_pages - 1, num_pages);
 }
 
 /// Sets the page ids of `p`: those given to run, else those the plan was made from; reads them again if they are elsewhere.
 void take_pages(const PlanState& plan, const RunTensors& t, bool on_gpu, AttendParams& p) {
   if (plan.spec.storage == Storage::ragged) {
     require(!t.pages.given(), "run: pages: got page ids with ragged storage, wanted none; set spec.storage to paged");
-    return check_page_use(plan.use, true, p.kv.num_pages);
+    return check_page_use(plan, plan.use, p.kv.num_pages);
   }
   require(!on_gpu || t.pages.given() || plan.use.entries_end == 0,
           "run: pages: got none, wanted the page ids in device memory; the plan was made from the host's");
@@ -62,7 +63,7 @@ void take_pages(const PlanState& plan, const RunTensors& t, bool on_gpu, AttendP
           plan.use.entries_end);
   const bool same = on_gpu || (p.pages.data == plan.pages.data && p.pages.is_64 == plan.pages.is_64);
   if (!plan.ids_read) return;
-  check_page_use(same ? plan.use : find_page_use(plan.spec, plan.view(), p.pages, true), false, p.kv.num_pages);
+  check_page_use(plan, same ? plan.use : find_page_use(plan.spec, plan.view(), p.pages, true), p.kv.num_pages);
 }
 
 /// A pointer that a feature of the variant needs, and that nothing else may bring.
@@ -131,8 +132,8 @@ void check_places(const RunTensors& t, bool on_gpu) {
   }
 }
 
-/// Every array that the kernel will read or write, shown to the driver.
-void check_addresses(const AttendParams& p) {
+/// Every array that the kernel will read or write.
+void check_addresses(const AttendParams& p, PointerCheck& pointers) {
   const VariantParams& v = p.variant;
   const std::pair<const void*, const char*> all[] = {{p.q, "q"},
                                                      {p.kv.k, "k"},
@@ -148,15 +149,27 @@ void check_addresses(const AttendParams& p) {
                                                      {v.scale.k_per_head, "scale.k_per_head"},
                                                      {v.scale.v_per_head, "scale.v_per_head"}};
   for (const auto& [address, name] : all) {
-    if (address != nullptr) check_device_pointer(address, "run", name);
+    if (address != nullptr) pointers.check(address, "run", name);
   }
 }
 
 }  // namespace
 
-void check_device_pointer(const void* p, const char* where, const char* name) {
-  require(runtime::place_of(p) != runtime::MemoryPlace::host,
+void check_device_pointer(const void* p, int32_t device, const char* where, const char* name) {
+  const runtime::PointerPlace place = runtime::place_of(p);
+  require(place.memory != runtime::MemoryPlace::host,
           "{}: {}: got host memory ({}), wanted memory that the GPU can read; copy it to the device", where, name, p);
+  require(
+      place.memory != runtime::MemoryPlace::device || place.managed || place.device == device,
+      "{}: {}: got memory of GPU {} ({}), wanted GPU {}, where the engine runs; copy it there, or make the engine with options.device = {}",
+      where, name, place.device, p, device, place.device);
+}
+
+void PointerCheck::check(const void* p, const char* where, const char* name) {
+  const void*& known = known_[uint64_t(reinterpret_cast<uintptr_t>(p)) * 0x9e3779b97f4a7c15u >> (64 - kBits)];
+  if (known == p) return;
+  check_device_pointer(p, device_, where, name);
+  known = p;
 }
 
 void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where, bool arrays_here) {
@@ -205,7 +218,7 @@ CacheView checked_cache(const Tensor& given, const char* where, const char* name
   return {stride_of(t, 0), stride_of(t, token), stride_of(t, 3 - token), t.shape[0]};
 }
 
-AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend backend, bool ask_driver) {
+AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend backend, PointerCheck* pointers) {
   const AttentionSpec& s = plan.spec;
   const bool on_gpu = backend == Backend::cuda;
   check_rows(plan, t);
@@ -232,7 +245,7 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend 
   p.page_pos = t.page_pos;
   p.variant = variant_params(plan, t, on_gpu);
   p.bare_state = t.bare_state;
-  if (on_gpu && ask_driver) check_addresses(p);
+  if (on_gpu && pointers != nullptr) check_addresses(p, *pointers);
   return p;
 }
 

@@ -7,12 +7,24 @@
 
 namespace kvloom::api {
 
-/// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy". On cuda no array of the caller's is read here; page ids
-/// are judged by those that the plan was made from, and with `ask_driver` every address is shown to the driver.
-AttendParams checked_params(const PlanState& plan, const RunTensors& tensors, Backend backend, bool ask_driver);
+/// Throws unless GPU `device` can read `p`: its own memory, managed or page-locked memory.
+void check_device_pointer(const void* p, int32_t device, const char* where, const char* name);
 
-/// Throws unless a GPU can read `p`: device, managed or page-locked memory.
-void check_device_pointer(const void* p, const char* where, const char* name);
+/// The same, of an engine: the driver is asked once an address (asking takes long enough to count in every run of every layer).
+class PointerCheck {
+ public:
+  explicit PointerCheck(int32_t device) : device_(device) {}
+  void check(const void* p, const char* where, const char* name);
+
+ private:
+  static constexpr int kBits = 10;
+  int32_t device_;
+  const void* known_[1 << kBits] = {};
+};
+
+/// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy". On cuda no array of the caller's is read here; page ids
+/// are judged by those that the plan was made from. `pointers`: on cuda, shows every address to the driver; nullptr: none.
+AttendParams checked_params(const PlanState& plan, const RunTensors& tensors, Backend backend, PointerCheck* pointers);
 
 /// Scales are for quantised tensors: refuses any that would be dropped, and any that is not a finite number above 0. `arrays_here`: the
 /// per-head values are in host memory and are looked at too.

@@ -37,7 +37,7 @@ enum CuFunctionAttribute : int {
   kCuFunctionRegisters = 4,
   kCuFunctionMaxDynamicSharedBytes = 8,
 };
-enum CuPointerAttribute : int { kCuPointerMemoryType = 2, kCuPointerDeviceOrdinal = 9 };
+enum CuPointerAttribute : int { kCuPointerMemoryType = 2, kCuPointerIsManaged = 8, kCuPointerDeviceOrdinal = 9 };
 enum CuMemoryType : unsigned { kCuMemoryHost = 1, kCuMemoryDevice = 2, kCuMemoryArray = 3, kCuMemoryUnified = 4 };
 enum CuCaptureStatus : int { kCuCaptureNone = 0, kCuCaptureActive = 1, kCuCaptureInvalidated = 2 };
 enum CuCaptureMode : int { kCuCaptureModeGlobal = 0, kCuCaptureModeThreadLocal = 1, kCuCaptureModeRelaxed = 2 };

@@ -135,6 +135,7 @@ Planner& Planner::operator=(Planner&&) noexcept = default;
 
 const PlanLayout& Planner::layout() const { return impl_->layout; }
 const SchedulerConfig& Planner::config() const { return impl_->config; }
+bool Planner::uses_class(int c) const { return impl_->work.units[c] > 0; }
 const char* Planner::level_notes() const { return impl_->list.notes.c_str(); }
 
 void Planner::plan(const Batch& batch, void* buffer, int64_t buffer_bytes) {

@@ -18,7 +18,7 @@ struct PlanLayout {
   int32_t max_entries = 0;
   int32_t max_touches = 0;
   int64_t max_scratch_rows = 0;
-  int64_t plan_bytes = 0;      // of the plan buffer
+  int64_t plan_bytes = 0;         // of the plan buffer
   int64_t partial_o_bytes = 0;    // fp32 [max_scratch_rows, head_dim_vo]
   int64_t partial_lse_bytes = 0;  // fp32 [max_scratch_rows]
   int64_t counter_bytes = 0;      // uint32 [max_units]
@@ -42,6 +42,8 @@ class Planner {
   /// Throws Error: invalid_argument (a malformed batch, named by request and value) or over_capacity. Nothing is written then.
   void plan(const Batch& batch, void* buffer, int64_t buffer_bytes);
 
+  /// True if the last plan() made items of kernel class `c`.
+  bool uses_class(int c) const;
   /// Levels that the last plan() found but did not take, and why; "" if none. For explain.
   const char* level_notes() const;
 

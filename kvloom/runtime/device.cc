@@ -161,11 +161,20 @@ void Event::swap(Event& other) {
   std::swap(recorded_, other.recorded_);
 }
 
-MemoryPlace place_of(const void* address) {
-  unsigned type = 0;
-  const jit::CuResult result = driver().pointer_get_attribute(&type, jit::kCuPointerMemoryType, reinterpret_cast<jit::CuAddress>(address));
-  if (result != jit::kCuSuccess) return MemoryPlace::host;  // the driver has never seen it
-  return type == jit::kCuMemoryHost ? MemoryPlace::pinned : MemoryPlace::device;
+PointerPlace place_of(const void* address) {
+  const jit::Driver& d = driver();
+  const auto at = reinterpret_cast<jit::CuAddress>(address);
+  PointerPlace place;
+  unsigned type = 0, managed = 0;
+  int ordinal = -1;
+  if (d.pointer_get_attribute(&type, jit::kCuPointerMemoryType, at) != jit::kCuSuccess) return place;  // the driver has never seen it
+  place.memory = type == jit::kCuMemoryHost ? MemoryPlace::pinned : MemoryPlace::device;
+  if (place.memory == MemoryPlace::pinned) return place;
+  check_driver(d.pointer_get_attribute(&managed, jit::kCuPointerIsManaged, at), "cuPointerGetAttribute");
+  check_driver(d.pointer_get_attribute(&ordinal, jit::kCuPointerDeviceOrdinal, at), "cuPointerGetAttribute");
+  place.managed = (managed & 0xff) != 0;  // written as a byte or as a word, by version
+  place.device = ordinal;
+  return place;
 }
 
 }  // namespace kvloom::runtime

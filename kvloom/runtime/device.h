@@ -106,6 +106,11 @@ class Event {
 
 /// Where an address lies, as the driver knows it.
 enum class MemoryPlace { host, pinned, device };
-MemoryPlace place_of(const void* address);
+struct PointerPlace {
+  MemoryPlace memory = MemoryPlace::host;
+  bool managed = false;  // `device` memory that moves to whoever reads it
+  int32_t device = -1;   // `device` memory: ordinal
+};
+PointerPlace place_of(const void* address);
 
 }  // namespace kvloom::runtime

@@ -1,6 +1,7 @@
 #include "kvloom/runtime/launch_cuda.h"
 
 #include "kvloom/base/math.h"
+#include "kvloom/plan/packed.h"
 #include "kvloom/support/check.h"
 
 #include <cstring>
@@ -19,10 +20,9 @@ constexpr int32_t kEarlyLaunchCapability = 90;
 
 UploadLayout upload_layout(const plan::PlanLayout& plan, int32_t max_requests, bool has_mask) {
   UploadLayout l;
-  l.plan_bytes = plan.plan_bytes;
-  l.columns = round_up(l.plan_bytes, kAlign);
-  l.counters = round_up(l.columns + (has_mask ? int64_t(max_requests) * 4 : 0), kAlign);
-  l.bytes = l.counters + plan.counter_bytes;
+  l.counters = round_up(has_mask ? int64_t(max_requests) * 4 : 0, kAlign);
+  l.plan = round_up(l.counters + plan.counter_bytes, kAlign);
+  l.bytes = l.plan + plan.plan_bytes;
   return l;
 }
 
@@ -34,14 +34,26 @@ CudaPlan::CudaPlan(const Device& device, const UploadLayout& layout) : layout_(l
   }
 }
 
-void CudaPlan::take_block(int index, bool memory_items, bool compute_items, Span<const int32_t> mask_columns) {
-  if (!mask_columns.empty()) {
-    std::memcpy(host_[index].data() + layout_.columns, mask_columns.data, size_t(mask_columns.size) * sizeof(int32_t));
-  }
-  now_ = index;
+void CudaPlan::take(const PlanView& plan, bool memory_items, bool compute_items, Span<const int32_t> mask_columns) {
+  plan_ = plan;
+  mask_columns_ = mask_columns;
   memory_items_ = memory_items;
   compute_items_ = compute_items;
   uploaded_ = false;
+}
+
+/// Fills the other block of page-locked memory, once the copy of two steps ago is done, and names the bytes of it that are to be copied.
+void CudaPlan::pack(int64_t& begin, int64_t& end) {
+  const int next = 1 - now_;
+  copied_[next].wait();
+  char* const host = host_[next].data();
+  plan::write_packed(plan_, host + layout_.plan);
+  if (!mask_columns_.empty()) {
+    std::memcpy(host + layout_.columns, mask_columns_.data, size_t(mask_columns_.size) * sizeof(int32_t));
+  }
+  now_ = next;
+  begin = !mask_columns_.empty() ? layout_.columns : plan_.header->num_units > 0 ? layout_.counters : layout_.plan;
+  end = layout_.plan + plan::packed_bytes(plan_);
 }
 
 CudaRunner::CudaRunner(const Device& device, const AttendModule& module, const AttentionSpec& spec)
@@ -67,7 +79,10 @@ void CudaRunner::follow(jit::CuStream earlier, jit::CuStream stream) {
 
 void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
   if (plan.has_run_) follow(plan.ran_on_, stream);  // a kernel may still read the step before
-  check_driver(driver().memcpy_htod_async(plan.device_.address(), plan.host_[plan.now_].data(), size_t(plan.layout_.bytes), stream),
+  int64_t begin = 0, end = 0;
+  plan.pack(begin, end);
+  check_driver(driver().memcpy_htod_async(plan.device_.address() + jit::CuAddress(begin), plan.host_[plan.now_].data() + begin,
+                                          size_t(end - begin), stream),
                "cuMemcpyHtoDAsync", "the plan's copy to the device");
   plan.copied_[plan.now_].record(stream);
   plan.uploaded_ = true;
@@ -112,7 +127,7 @@ void CudaRunner::run(CudaPlan& plan, const PlanHeader& header, AttendParams para
 void CudaRunner::launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const {
   AttendArgs args;
   args.params = params;
-  args.plan = plan.device_.data();
+  args.plan = plan.device_.data() + plan.layout_.plan;
   args.scratch = scratch_;
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.page_size = page_size_;

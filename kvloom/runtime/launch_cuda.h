@@ -10,36 +10,37 @@
 
 namespace kvloom::runtime {
 
-/// What one copy takes to the device, byte offsets: the plan, the columns of every request's custom mask, counters (zeros: the copy repairs
-/// what an aborted launch left behind).
+/// What one copy takes to the device, byte offsets: the columns of every request's custom mask, counters (zeros: the copy repairs what an
+/// aborted launch left behind), the plan, packed. What a step does not use stays at the ends and is not copied.
 struct UploadLayout {
-  int64_t plan_bytes = 0;
   int64_t columns = 0;
   int64_t counters = 0;
+  int64_t plan = 0;
   int64_t bytes = 0;
 };
 UploadLayout upload_layout(const plan::PlanLayout& plan, int32_t max_requests, bool has_mask);
 
-/// The memory of one plan handle: a device block whose address never changes (captured graphs keep it), and two host blocks that take
-/// turns, so the next step can be planned while the last one's copy is under way.
+/// The memory of one plan handle on the device: a block whose address never changes (captured graphs keep it), and two blocks of
+/// page-locked memory that take turns, so the next step can be packed while the last one's copy is under way.
 class CudaPlan {
  public:
   CudaPlan(const Device& device, const UploadLayout& layout);
 
-  char* host_block(int index) const { return host_[index].data(); }
-  /// Waits until block `index` may be written: its copy, two steps ago, is done.
-  void wait_for_block(int index) const { copied_[index].wait(); }
-  /// Block `index` holds the step that counts from now on; it is not on the device yet. `mask_columns`: of each request; custom masks only.
-  void take_block(int index, bool memory_items, bool compute_items, Span<const int32_t> mask_columns);
+  /// The step that counts from now on; it is not on the device yet. Both must stay where they are until it is. `mask_columns`: of each
+  /// request; custom masks only.
+  void take(const PlanView& plan, bool memory_items, bool compute_items, Span<const int32_t> mask_columns);
   bool uploaded() const { return uploaded_; }
 
  private:
   friend class CudaRunner;
+  void pack(int64_t& begin, int64_t& end);
   UploadLayout layout_;
   DeviceMemory device_;
   PinnedMemory host_[2];
   Event copied_[2];
   int now_ = 0;
+  PlanView plan_;
+  Span<const int32_t> mask_columns_;
   bool memory_items_ = false, compute_items_ = false;
   bool uploaded_ = false;
   jit::CuStream ready_on_ = nullptr;  // work on this stream comes after the copy

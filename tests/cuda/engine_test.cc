@@ -1,65 +1,10 @@
 // The host side of the GPU backend on a driver that is as late as it may be: copies, order between streams, graphs, refusals.
-#include "tests/cuda/fake_gpu.h"
-
-#include "kvloom/support/error.h"
-
-#include <gtest/gtest.h>
+#include "tests/cuda/engine_fixture.h"
 
 #include <thread>
 
 namespace kvloom::test {
 namespace {
-
-AttentionSpec gpu_spec() {
-  AttentionSpec s = small_spec();
-  s.q_dtype = s.kv_dtype = s.o_dtype = DType::bf16;
-  return s;
-}
-
-Step make_step(std::vector<Request> requests, const AttentionSpec& spec = gpu_spec(), uint32_t seed = 1) {
-  Step s;
-  s.spec = spec;
-  s.requests = std::move(requests);
-  s.seed = seed;
-  s.make();
-  return s;
-}
-
-EngineOptions cuda_options() {
-  EngineOptions o;
-  o.backend = Backend::cuda;
-  o.device = 0;
-  return o;
-}
-
-Capacity large() { return {8, 200, 4000, 0, 0}; }
-
-class CudaEngine : public testing::Test {
- protected:
-  void SetUp() override {
-    gpu.reset();
-    gpu.add_kernel(gpu_spec());
-  }
-  FakeGpu& gpu = FakeGpu::get();
-};
-
-template <class F>
-std::string error_of(F&& f, ErrorCode code) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(int(e.code()), int(code)) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-void expect_device_right(GpuStep& g, const Step& s, const std::string& what = "") {
-  g.download();
-  expect_right(s, what);
-}
 
 TEST_F(CudaEngine, EveryPolicyIsRight) {
   AttentionSpec spec = gpu_spec();
@@ -96,6 +41,18 @@ TEST_F(CudaEngine, RunOnlyPutsWorkIntoTheStream) {
   EXPECT_EQ(gpu.count("cuMemAlloc") + gpu.count("cuMemHostAlloc") + gpu.count("cuModuleLoadData"), 0);
   EXPECT_EQ(gpu.count("cuEventRecord"), 1) << "of the copy; one between launches would keep them from overlapping";
   EXPECT_TRUE(gpu.last_early());
+  expect_device_right(g, s);
+}
+
+TEST_F(CudaEngine, OnlyWhatAStepUsesIsCopied) {
+  Engine engine(gpu_spec(), {64, 4000, 100000, 4000, 0}, cuda_options());
+  Step s = make_step({{1, 300}, {5, 64}});
+  GpuStep g(s);
+  const Plan plan = engine.plan(s.batch);
+  gpu.reset();
+  engine.run(plan, g.tensors);
+  EXPECT_EQ(gpu.count("cuMemcpyHtoDAsync"), 1);
+  EXPECT_LT(gpu.count("cuMemcpyHtoDAsync bytes"), plan.bytes().size / 4);
   expect_device_right(g, s);
 }
 
@@ -262,53 +219,6 @@ TEST_F(CudaEngine, VariantsGetTheirArrays) {
     engine.run(plan, g.tensors);
     expect_device_right(g, s);
   }
-}
-
-TEST_F(CudaEngine, WrongMemoryIsNamed) {
-  Step s = make_step({{1, 90}});
-  Engine engine(s.spec, large(), cuda_options());
-  const Plan plan = engine.plan(s.batch);
-  GpuStep g(s);
-  const auto refusal = [&](auto change) {
-    RunTensors t = g.tensors;
-    change(t);
-    return error_of([&] { engine.run(plan, t); }, ErrorCode::invalid_argument);
-  };
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.data = s.q.t.data, t.q.device_type = 0; }), "run: q: got host memory"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.o.data = s.o.t.data; }), "run: o: got host memory"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.k.device_type = 1; }), "run: k: device_type"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = s.batch.pages; }), "run: pages: got host memory"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = {}; }), "run: pages: got none"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.v.data = static_cast<char*>(t.v.data) + 2; }), "run: v: address"));
-  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.stride[1] += 1, t.q.shape[0] = 1; }), "run: q: stride[1]"));
-  // And the other way round.
-  Engine host(s.spec, large(), {});
-  const Plan host_plan = host.plan(s.batch);
-  EXPECT_TRUE(has(error_of([&] { host.run(host_plan, g.tensors); }, ErrorCode::invalid_argument), "run: q: device_type: got 2"));
-}
-
-TEST_F(CudaEngine, OutOfDeviceMemoryHasBothNumbers) {
-  gpu.set_free_bytes(1000);
-  const std::string text = error_of([&] { Engine(gpu_spec(), large(), cuda_options()); }, ErrorCode::out_of_memory);
-  EXPECT_TRUE(has(text, "1000 bytes free") && has(text, "wanted ")) << text;
-}
-
-TEST_F(CudaEngine, CallersWorkspaceAndItsExactSize) {
-  Step s = make_step({{1, 900}, {1, 800}});
-  const int64_t bytes = Engine::workspace_size(s.spec, large(), cuda_options());
-  GpuBuffer block(0, bytes + 256);
-  block.fill(0xff);  // B80
-  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data(), bytes - 1}); }, ErrorCode::mismatch);
-  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data() + 64, bytes}); }, ErrorCode::invalid_argument);
-  std::vector<char> host(size_t(bytes) + 256);
-  void* at = host.data() + 256 - reinterpret_cast<uintptr_t>(host.data()) % 256;
-  EXPECT_TRUE(has(error_of([&] { Engine(s.spec, large(), cuda_options(), {at, bytes}); }, ErrorCode::invalid_argument), "host memory"));
-  Engine engine(s.spec, large(), cuda_options(), {block.data(), bytes});
-  GpuStep g(s);
-  g.poison();
-  const Plan plan = engine.plan(s.batch);
-  engine.run(plan, g.tensors);
-  expect_device_right(g, s);
 }
 
 TEST_F(CudaEngine, PlanOutlivesItsEngine) {

@@ -56,6 +56,7 @@ struct Function {
 struct Block {
   size_t bytes, mapped;
   bool pinned;
+  int device;
 };
 
 std::recursive_mutex mutex;
@@ -71,6 +72,7 @@ thread_local std::vector<CuContext> contexts;
 int context_tags[kDevices];
 
 CuContext context_of(int device) { return reinterpret_cast<CuContext>(&context_tags[device]); }
+int current_device() { return contexts.empty() ? 0 : int(reinterpret_cast<int*>(contexts.back()) - context_tags); }
 Stream* of(CuStream s) { return s == nullptr ? &default_stream : reinterpret_cast<Stream*>(s); }
 void touch(bool allowed) {
   for (auto& [address, b] : blocks) {
@@ -124,7 +126,7 @@ CuResult allocate(size_t bytes, bool pinned, uintptr_t& address) {
   const size_t mapped = (bytes + kPage - 1) / kPage * kPage;
   void* p = mmap(nullptr, mapped, pinned ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   address = reinterpret_cast<uintptr_t>(p);
-  blocks[address] = {bytes, mapped, pinned};
+  blocks[address] = {bytes, mapped, pinned, current_device()};
   if (!pinned) {
     const Open open;
     touch(true);
@@ -224,9 +226,7 @@ CuResult cuDevicePrimaryCtxRelease_v2(CuDevice) { return kCuSuccess; }
 CuResult cuCtxPushCurrent_v2(CuContext c) { return contexts.push_back(c), kCuSuccess; }
 CuResult cuCtxPopCurrent_v2(CuContext* c) { return *c = contexts.back(), contexts.pop_back(), kCuSuccess; }
 CuResult cuCtxGetCurrent(CuContext* c) { return *c = contexts.empty() ? nullptr : contexts.back(), kCuSuccess; }
-CuResult cuCtxGetDevice(CuDevice* d) {
-  return *d = contexts.empty() ? 0 : int(reinterpret_cast<int*>(contexts.back()) - context_tags), kCuSuccess;
-}
+CuResult cuCtxGetDevice(CuDevice* d) { return *d = current_device(), kCuSuccess; }
 CuResult cuCtxSynchronize() {
   LOCKED("cuCtxSynchronize");
   return drain_all(), kCuSuccess;
@@ -287,6 +287,7 @@ CuResult cuMemcpyDtoH_v2(void* to, CuAddress from, size_t bytes) {
 }
 CuResult cuMemcpyHtoDAsync_v2(CuAddress to, const void* from, size_t bytes, CuStream s) {
   LOCKED("cuMemcpyHtoDAsync");
+  counts["cuMemcpyHtoDAsync bytes"] += (long long)bytes;
   return put(s, {[=] { std::memcpy(reinterpret_cast<void*>(to), from, bytes); }}), kCuSuccess;
 }
 CuResult cuMemcpyDtoHAsync_v2(void* to, CuAddress from, size_t bytes, CuStream s) {
@@ -305,10 +306,13 @@ CuResult cuMemsetD32Async(CuAddress, unsigned, size_t, CuStream) { return kInval
 CuResult cuPointerGetAttribute(void* value, CuPointerAttribute a, CuAddress p) {
   LOCKED("cuPointerGetAttribute");
   auto at = blocks.upper_bound(p);
-  if (a != kCuPointerMemoryType || at == blocks.begin()) return kInvalid;
+  if (at == blocks.begin()) return kInvalid;
   --at;
   if (p >= at->first + at->second.mapped) return kInvalid;
-  return *static_cast<unsigned*>(value) = at->second.pinned ? kCuMemoryHost : kCuMemoryDevice, kCuSuccess;
+  const Block& b = at->second;
+  const unsigned type = b.pinned ? kCuMemoryHost : kCuMemoryDevice;
+  *static_cast<unsigned*>(value) = a == kCuPointerMemoryType ? type : a == kCuPointerDeviceOrdinal ? unsigned(b.device) : 0;
+  return kCuSuccess;
 }
 CuResult cuStreamCreate(CuStream* s, unsigned) {
   LOCKED("cuStreamCreate");

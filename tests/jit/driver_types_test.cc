@@ -25,7 +25,7 @@ static_assert(int(kCuComputeCapabilityMajor) == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPA
               int(kCuMaxSharedBytesPerMultiprocessor) == CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
 static_assert(int(kCuFunctionLocalBytes) == CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES && int(kCuFunctionRegisters) == CU_FUNC_ATTRIBUTE_NUM_REGS &&
               int(kCuFunctionMaxDynamicSharedBytes) == CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
-static_assert(int(kCuPointerMemoryType) == CU_POINTER_ATTRIBUTE_MEMORY_TYPE &&
+static_assert(int(kCuPointerMemoryType) == CU_POINTER_ATTRIBUTE_MEMORY_TYPE && int(kCuPointerIsManaged) == CU_POINTER_ATTRIBUTE_IS_MANAGED &&
               int(kCuPointerDeviceOrdinal) == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL && int(kCuMemoryHost) == CU_MEMORYTYPE_HOST &&
               int(kCuMemoryDevice) == CU_MEMORYTYPE_DEVICE && int(kCuMemoryUnified) == CU_MEMORYTYPE_UNIFIED);
 static_assert(int(kCuCaptureNone) == CU_STREAM_CAPTURE_STATUS_NONE && int(kCuCaptureActive) == CU_STREAM_CAPTURE_STATUS_ACTIVE &&

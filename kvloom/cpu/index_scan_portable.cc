@@ -1,0 +1,3 @@
+#include "kvloom/cpu/index_scan.h"
+#define KVLOOM_TARGET portable
+#include "kvloom/cpu/index_scan.inl"

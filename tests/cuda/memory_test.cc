@@ -1,0 +1,71 @@
+// What memory an engine takes on a GPU, and which it refuses.
+#include "tests/cuda/engine_fixture.h"
+
+namespace kvloom::test {
+namespace {
+
+TEST_F(CudaEngine, WrongMemoryIsNamed) {
+  Step s = make_step({{1, 90}});
+  Engine engine(s.spec, large(), cuda_options());
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  const auto refusal = [&](auto change) {
+    RunTensors t = g.tensors;
+    change(t);
+    return error_of([&] { engine.run(plan, t); }, ErrorCode::invalid_argument);
+  };
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.data = s.q.t.data, t.q.device_type = 0; }), "run: q: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.o.data = s.o.t.data; }), "run: o: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.k.device_type = 1; }), "run: k: device_type"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = s.batch.pages; }), "run: pages: got host memory"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.pages = {}; }), "run: pages: got none"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.v.data = static_cast<char*>(t.v.data) + 2; }), "run: v: address"));
+  GpuStep other(s, 1);
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.v.data = other.tensors.v.data; }), "run: v: got memory of GPU 1"));
+  EXPECT_TRUE(has(refusal([&](RunTensors& t) { t.q.stride[1] += 1, t.q.shape[0] = 1; }), "run: q: stride[1]"));
+  // And the other way round.
+  Engine host(s.spec, large(), {});
+  const Plan host_plan = host.plan(s.batch);
+  EXPECT_TRUE(has(error_of([&] { host.run(host_plan, g.tensors); }, ErrorCode::invalid_argument), "run: q: device_type: got 2"));
+}
+
+TEST_F(CudaEngine, AnAddressIsShownToTheDriverOnce) {
+  Step s = make_step({{1, 300}, {5, 64}});
+  Engine engine(s.spec, s.capacity(), cuda_options());
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  engine.run(plan, g.tensors);
+  gpu.reset();
+  for (int i = 0; i < 5; ++i) engine.run(plan, g.tensors);
+  EXPECT_EQ(gpu.count("cuPointerGetAttribute"), 0);
+  RunTensors t = g.tensors;
+  t.q.data = s.q.t.data, t.q.device_type = 0;
+  for (int i = 0; i < 2; ++i) error_of([&] { engine.run(plan, t); }, ErrorCode::invalid_argument);
+}
+
+TEST_F(CudaEngine, OutOfDeviceMemoryHasBothNumbers) {
+  gpu.set_free_bytes(1000);
+  const std::string text = error_of([&] { Engine(gpu_spec(), large(), cuda_options()); }, ErrorCode::out_of_memory);
+  EXPECT_TRUE(has(text, "1000 bytes free") && has(text, "wanted ")) << text;
+}
+
+TEST_F(CudaEngine, CallersWorkspaceAndItsExactSize) {
+  Step s = make_step({{1, 900}, {1, 800}});
+  const int64_t bytes = Engine::workspace_size(s.spec, large(), cuda_options());
+  GpuBuffer block(0, bytes + 256);
+  block.fill(0xff);  // B80
+  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data(), bytes - 1}); }, ErrorCode::mismatch);
+  error_of([&] { Engine(s.spec, large(), cuda_options(), {block.data() + 64, bytes}); }, ErrorCode::invalid_argument);
+  std::vector<char> host(size_t(bytes) + 256);
+  void* at = host.data() + 256 - reinterpret_cast<uintptr_t>(host.data()) % 256;
+  EXPECT_TRUE(has(error_of([&] { Engine(s.spec, large(), cuda_options(), {at, bytes}); }, ErrorCode::invalid_argument), "host memory"));
+  Engine engine(s.spec, large(), cuda_options(), {block.data(), bytes});
+  GpuStep g(s);
+  g.poison();
+  const Plan plan = engine.plan(s.batch);
+  engine.run(plan, g.tensors);
+  expect_device_right(g, s);
+}
+
+}  // namespace
+}  // namespace kvloom::test

@@ -1,0 +1,47 @@
+// A packed plan says the same as the plan, in fewer bytes.
+#include "kvloom/plan/packed.h"
+#include "random_batches.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace kvloom {
+namespace {
+
+template <class T>
+void expect_same(const Span<T>& a, const Span<T>& b, const char* what) {
+  ASSERT_EQ(a.size, b.size) << what;
+  EXPECT_EQ(a.size == 0 ? 0 : std::memcmp(a.data, b.data, size_t(a.size) * sizeof a[0]), 0) << what;
+}
+
+TEST(Packed, SaysTheSame) {
+  int64_t all = 0, packed = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    test::RandomCase c;
+    test::make_random(seed, c);
+    const test::Planned planned(c.spec, c.capacity, c.config, c.b.batch);
+    const PlanView& v = planned.view;
+    const int64_t bytes = plan::packed_bytes(v);
+    ASSERT_LE(bytes, v.header->total_bytes) << "seed " << seed;
+    all += v.header->total_bytes;
+    packed += bytes;
+    std::vector<uint64_t> out(size_t(bytes) / 8, ~uint64_t(0));
+    plan::write_packed(v, reinterpret_cast<char*>(out.data()));
+    const PlanView p = view_plan(out.data());
+    EXPECT_EQ(p.header->total_bytes, bytes);
+    EXPECT_EQ(p.header->graph_key, v.header->graph_key);
+    EXPECT_EQ(p.header->num_ctas, v.header->num_ctas);
+    expect_same(p.groups, v.groups, "groups");
+    expect_same(p.row_entries, v.row_entries, "row entries");
+    expect_same(p.cta_indptr, v.cta_indptr, "cta_indptr");
+    expect_same(p.items, v.items, "items");
+    expect_same(p.units, v.units, "units");
+    expect_same(p.entries, v.entries, "entries");
+    expect_same(p.touches, v.touches, "touches");
+  }
+  EXPECT_LT(packed * 2, all);
+}
+
+}  // namespace
+}  // namespace kvloom
