@@ -16,7 +16,7 @@ using api::check_writable;
 using api::kAny;
 using api::stride_of;
 
-cpu::TokenRows token_rows(const Tensor& t) { return {t.data, t.dtype, stride_of(t, 0), stride_of(t, 1), int32_t(t.shape[2])}; }
+TokenView token_view(const Tensor& t) { return {t.data, t.dtype, stride_of(t, 0), stride_of(t, 1), int32_t(t.shape[2])}; }
 
 /// First entry of a request's list, and one past the last that it may use.
 struct List {
@@ -92,8 +92,6 @@ api::CacheView check_side(const Tensor& in, const char* in_name, const Tensor& o
   return view;
 }
 
-cpu::PageRows page_rows(const Tensor& t, const api::CacheView& view) { return {t.data, view.page, view.token, view.head}; }
-
 }  // namespace
 
 void append_kv(const Tensor& k_new, const Tensor& v_new, const AppendBatch& batch, const Tensor& k, const Tensor& v, KvLayout layout,
@@ -102,7 +100,7 @@ void append_kv(const Tensor& k_new, const Tensor& v_new, const AppendBatch& batc
   check_batch(batch);
   const bool rotated = rope.mode != RopeMode::none, scaled_k = scale.k != 1.0f || scale.k_per_head,
              scaled_v = scale.v != 1.0f || scale.v_per_head;
-  cpu::AppendParams p;
+  AppendArgs args;
   const api::CacheView k_view = check_side(k_new, "k_new", k, "k", batch, kAny, layout, page_size, rotated || scaled_k);
   api::check_rope(rope, int32_t(k_new.shape[2]), "append_kv");
   api::check_scales(scale, DType::f32, k.dtype, int32_t(k_new.shape[1]), "append_kv");
@@ -116,22 +114,25 @@ void append_kv(const Tensor& k_new, const Tensor& v_new, const AppendBatch& batc
     check_disjoint(v, "v", k_new, "k_new", "append_kv");
     check_disjoint(k, "k", v_new, "v_new", "append_kv");
     num_pages = min_of(num_pages, v_view.num_pages);
-    p.v_new = token_rows(v_new);
-    p.v = page_rows(v, v_view);
+    args.v_new = token_view(v_new);
+    args.kv.v = v.data;
+    args.kv.v_page = v_view.page, args.kv.v_token = v_view.token, args.kv.v_head = v_view.head;
   }
   const std::vector<int64_t> slots = slots_of(batch, num_pages, page_size);
-  p.num_tokens = batch.num_tokens;
-  p.num_kv_heads = int32_t(k_new.shape[1]);
-  p.page_size = page_size;
-  p.k_new = token_rows(k_new);
-  p.k = page_rows(k, k_view);
-  p.kv_dtype = k.dtype;
-  p.slot = slots.data();
-  p.rope_pos = batch.rope_pos ? batch.rope_pos : batch.pos;
-  p.rope = rope;
-  p.scale = scale;
-  const int64_t elements = p.num_tokens * p.num_kv_heads * (p.k_new.dim + p.v_new.dim);
-  cpu::append_kv(p, cpu::element_rows(cpu::best_target()), runtime::threads_for(elements).get());
+  args.num_tokens = batch.num_tokens;
+  args.num_kv_heads = int32_t(k_new.shape[1]);
+  args.page_size = page_size;
+  args.k_new = token_view(k_new);
+  args.kv.k = k.data;
+  args.kv.k_page = k_view.page, args.kv.k_token = k_view.token, args.kv.k_head = k_view.head;
+  args.kv.num_pages = num_pages;
+  args.kv_dtype = k.dtype;
+  args.slot = slots.data();
+  args.rope_pos = batch.rope_pos ? batch.rope_pos : batch.pos;
+  args.rope = rope;
+  args.scale = scale;
+  const int64_t elements = args.num_tokens * args.num_kv_heads * (args.k_new.dim + args.v_new.dim);
+  cpu::append_kv(args, cpu::element_rows(cpu::best_target()), runtime::threads_for(elements).get());
 }
 
 void apply_rope(const Tensor& x, const int32_t* pos, const RopeSpec& rope) {
@@ -144,8 +145,8 @@ void apply_rope(const Tensor& x, const int32_t* pos, const RopeSpec& rope) {
   require(rope.mode != RopeMode::none, "apply_rope: rope.mode: got none (0), wanted interleaved (1) or half_split (2)");
   api::check_rope(rope, int32_t(x.shape[2]), "apply_rope");
   require(pos != nullptr || x.shape[0] == 0, "apply_rope: pos: got a null pointer, wanted {} positions", x.shape[0]);
-  cpu::apply_rope(token_rows(x), x.shape[0], int32_t(x.shape[1]), pos, rope, cpu::element_rows(cpu::best_target()),
-                  runtime::threads_for(x.shape[0] * x.shape[1] * x.shape[2]).get());
+  const RopeArgs args{token_view(x), x.shape[0], int32_t(x.shape[1]), pos, rope};
+  cpu::apply_rope(args, cpu::element_rows(cpu::best_target()), runtime::threads_for(x.shape[0] * x.shape[1] * x.shape[2]).get());
 }
 
 }  // namespace kvloom

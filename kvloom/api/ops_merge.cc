@@ -52,13 +52,27 @@ void check_apart(const Tensor& out, const char* name, const Tensor& in, const ch
   if (!in_place || !same_view(out, in)) check_disjoint(out, name, in, in_name, where);
 }
 
-cpu::StateRows state_rows(const Tensor& o, const Tensor& lse) {
-  return {o.data, o.dtype, stride_of(o, 0), stride_of(o, 1), static_cast<const float*>(lse.data), stride_of(lse, 0), stride_of(lse, 1)};
+/// States of [rows, heads], or with `states` of [rows, states, heads].
+StateView state_view(const Tensor& o, const Tensor& lse, bool states = false) {
+  const int32_t head = states ? 2 : 1;
+  StateView view;
+  view.o = o.data, view.dtype = o.dtype, view.o_row = stride_of(o, 0), view.o_head = stride_of(o, head);
+  view.lse = static_cast<const float*>(lse.data), view.lse_row = stride_of(lse, 0), view.lse_head = stride_of(lse, head);
+  if (states) view.o_state = stride_of(o, 1), view.lse_state = stride_of(lse, 1);
+  return view;
 }
-cpu::MergedRows merged_rows(const Tensor& o, const Tensor& lse) {
-  cpu::MergedRows m{o.data, o.dtype, stride_of(o, 0), stride_of(o, 1)};
-  if (lse.given()) m.lse = static_cast<float*>(lse.data), m.lse_row = stride_of(lse, 0), m.lse_head = stride_of(lse, 1);
-  return m;
+
+/// The output's half of the arguments.
+MergeArgs args_into(const Tensor& o, const Tensor& lse, const Shape& s) {
+  MergeArgs args;
+  args.o = o.data, args.dtype = o.dtype, args.o_row = stride_of(o, 0), args.o_head = stride_of(o, 1);
+  if (lse.given()) args.lse = static_cast<float*>(lse.data), args.lse_row = stride_of(lse, 0), args.lse_head = stride_of(lse, 1);
+  args.num_rows = s.rows, args.heads = s.heads, args.dim = s.dim;
+  return args;
+}
+
+void merge(const MergeArgs& args, int64_t states) {
+  cpu::merge_states(args, cpu::element_rows(cpu::best_target()), runtime::threads_for(states * args.heads * args.dim).get());
 }
 
 std::vector<int64_t> checked_indptr(IndexView indptr, int64_t rows, int64_t total, const char* where) {
@@ -89,8 +103,11 @@ void merge_states(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, con
     check_apart(lse, "lse", *in, name, where, true);
     check_apart(o, "o", *in, name, where, false);
   }
-  cpu::merge_states(state_rows(o_a, lse_a), state_rows(o_b, lse_b), merged_rows(o, lse), s.rows, s.heads, s.dim,
-                    cpu::element_rows(cpu::best_target()), runtime::threads_for(s.rows * s.heads * s.dim).get());
+  MergeArgs args = args_into(o, lse, s);
+  args.lists = 2;
+  args.in[0] = state_view(o_a, lse_a);
+  args.in[1] = state_view(o_b, lse_b);
+  merge(args, s.rows);
 }
 
 void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, const Tensor& lse) {
@@ -104,15 +121,10 @@ void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, c
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);
   }
-  cpu::StateRanges g;
-  g.in = {
-      o_in.data,           o_in.dtype, stride_of(o_in, 0), stride_of(o_in, 2), static_cast<const float*>(lse_in.data), stride_of(lse_in, 0),
-      stride_of(lse_in, 2)};
-  g.fixed = o_in.shape[1];
-  g.o_state = stride_of(o_in, 1);
-  g.lse_state = stride_of(lse_in, 1);
-  cpu::merge_ranges(g, merged_rows(o, lse), s.rows, s.heads, s.dim, cpu::element_rows(cpu::best_target()),
-                    runtime::threads_for(s.rows * g.fixed * s.heads * s.dim).get());
+  MergeArgs args = args_into(o, lse, s);
+  args.in[0] = state_view(o_in, lse_in, true);
+  args.fixed = o_in.shape[1];
+  merge(args, s.rows * args.fixed);
 }
 
 void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView indptr, const Tensor& o, const Tensor& lse) {
@@ -126,11 +138,10 @@ void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView ind
     check_disjoint(*out, name, lse_in, "lse_in", where);
   }
   const std::vector<int64_t> p = checked_indptr(indptr, s.rows, o_in.shape[0], where);
-  cpu::StateRanges g;
-  g.in = state_rows(o_in, lse_in);
-  g.indptr = p.data();
-  cpu::merge_ranges(g, merged_rows(o, lse), s.rows, s.heads, s.dim, cpu::element_rows(cpu::best_target()),
-                    runtime::threads_for((p.back() - p.front()) * s.heads * s.dim).get());
+  MergeArgs args = args_into(o, lse, s);
+  args.in[0] = state_view(o_in, lse_in);
+  args.indptr = IndexView(p.data(), s.rows + 1);
+  merge(args, p.back() - p.front());
 }
 
 }  // namespace kvloom

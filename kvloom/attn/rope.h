@@ -7,11 +7,14 @@
 
 #if !defined(__CUDACC_RTC__)
 #include <cmath>
+#endif
 
 namespace kvloom {
 
 /// Dims that rotate: the spec's, or the whole head.
-inline int32_t rotary_dim(const RopeSpec& s, int32_t head_dim) { return s.rotary_dim > 0 ? s.rotary_dim : head_dim; }
+KVLOOM_HD int32_t rotary_dim(const RopeSpec& s, int32_t head_dim) { return s.rotary_dim > 0 ? s.rotary_dim : head_dim; }
+
+#if !defined(__CUDACC_RTC__)
 
 /// Radians per position of pair i (0 .. rotary_dim/2 - 1), Llama 3.1 scaling applied.
 inline double rope_frequency(const RopeSpec& s, int32_t head_dim, int32_t i) {
@@ -38,5 +41,6 @@ inline float rope_sign(RopeMode mode, int32_t d, int32_t rotary) {
   return first ? -1.0f : 1.0f;
 }
 
-}  // namespace kvloom
 #endif
+
+}  // namespace kvloom

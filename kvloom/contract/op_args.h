@@ -1,4 +1,5 @@
-// What the device kernels around attention are launched with: one struct by value each. Pointers are device memory, strides elements.
+// What the operations around attention are given, on every backend: one struct each. Pointers live where the backend runs, strides are in
+// elements.
 #pragma once
 
 #include "kvloom/contract/index_view.h"
@@ -21,7 +22,7 @@ struct StateView {
 struct MergeArgs {
   StateView in[2];
   int32_t lists = 1;
-  int32_t fixed = 1;
+  int64_t fixed = 1;
   IndexView indptr;  // [num_rows + 1]
   void* o = nullptr;
   DType dtype = DType::f32;
@@ -29,8 +30,8 @@ struct MergeArgs {
   float* lse = nullptr;  // nullptr: not wanted
   int64_t lse_row = 0, lse_head = 0;
   int64_t num_rows = 0;
-  int32_t heads = 0;
-  int32_t dim = 0;
+  int64_t heads = 0;
+  int64_t dim = 0;
 };
 
 /// Rows [tokens, heads, dim].

@@ -65,67 +65,72 @@ struct RowMemory {
   Turn turn;
 };
 
-const char* at(const TokenRows& x, int64_t token, int64_t head) {
-  return static_cast<const char*>(x.data) + (token * x.token + head * x.head) * size_of(x.dtype);
+char* at(const TokenView& x, int64_t token, int64_t head) {
+  return static_cast<char*>(x.data) + (token * x.token + head * x.head) * size_of(x.dtype);
 }
 
-/// One side (K or V) of a token: where it goes and what happens on the way.
+/// One side (K or V): where it goes and what happens on the way.
 struct Side {
-  const TokenRows* from;
-  const PageRows* to;
+  const TokenView& from;
+  char* to;
+  int64_t page, token, head;  // strides of `to`
   float scale;
   const float* scale_per_head;
   bool rotated;
 };
 
-void append_side(const AppendParams& p, const ElementRows& rows, const Side& side, int64_t token, RowMemory& m) {
-  const int64_t page = p.slot[token] / p.page_size, place = p.slot[token] % p.page_size;
-  const int32_t dim = side.from->dim, size = size_of(p.kv_dtype);
-  for (int32_t h = 0; h < p.num_kv_heads; ++h) {
-    char* const out = static_cast<char*>(side.to->data) + (page * side.to->page + place * side.to->token + h * side.to->head) * size;
-    const char* const in = at(*side.from, token, h);
+void append_side(const AppendArgs& args, const ElementRows& rows, const Side& side, int64_t token, RowMemory& m) {
+  const int64_t page = args.slot[token] / args.page_size, place = args.slot[token] % args.page_size;
+  const int32_t dim = side.from.dim, size = size_of(args.kv_dtype);
+  for (int32_t h = 0; h < args.num_kv_heads; ++h) {
+    char* const out = side.to + (page * side.page + place * side.token + h * side.head) * size;
+    const char* const in = at(side.from, token, h);
     const float scale = side.scale_per_head ? side.scale_per_head[h] : side.scale;
-    if (side.from->dtype == p.kv_dtype && !side.rotated && scale == 1.0f) {
+    if (side.from.dtype == args.kv_dtype && !side.rotated && scale == 1.0f) {
       std::memcpy(out, in, size_t(dim) * size_t(size));
       continue;
     }
     float* const row = m.row.data();
-    rows.widen(in, side.from->dtype, dim, row);
-    if (side.rotated) rotate(p.rope.mode, m.turn, row);
+    rows.widen(in, side.from.dtype, dim, row);
+    if (side.rotated) rotate(args.rope.mode, m.turn, row);
     if (scale != 1.0f) {
       for (int32_t d = 0; d < dim; ++d) row[d] /= scale;
     }
-    rows.narrow(row, dim, p.kv_dtype, out);
+    rows.narrow(row, dim, args.kv_dtype, out);
   }
 }
 
 }  // namespace
 
-void append_kv(const AppendParams& p, const ElementRows& rows, ThreadPool* pool) {
-  const bool rotated = p.rope.mode != RopeMode::none;
-  const std::vector<double> frequency = frequencies(p.rope, p.k_new.dim);
-  const Side k{&p.k_new, &p.k, p.scale.k, p.scale.k_per_head, rotated}, v{&p.v_new, &p.v, p.scale.v, p.scale.v_per_head, false};
-  const size_t longest = size_t(max_of(p.k_new.dim, p.v_new.dim));
-  for_tokens<RowMemory>(p.num_tokens, p.num_tokens * p.num_kv_heads * (p.k_new.dim + p.v_new.dim), pool, [&](int64_t t, RowMemory& m) {
-    if (p.slot[t] < 0) return;
+void append_kv(const AppendArgs& args, const ElementRows& rows, ThreadPool* pool) {
+  const bool rotated = args.rope.mode != RopeMode::none;
+  const std::vector<double> frequency = frequencies(args.rope, args.k_new.dim);
+  const KvView& kv = args.kv;
+  const auto written = [](const void* pages) { return static_cast<char*>(const_cast<void*>(pages)); };  // attention only reads such a view
+  const Side k{args.k_new, written(kv.k), kv.k_page, kv.k_token, kv.k_head, args.scale.k, args.scale.k_per_head, rotated};
+  const Side v{args.v_new, written(kv.v), kv.v_page, kv.v_token, kv.v_head, args.scale.v, args.scale.v_per_head, false};
+  const int64_t elements = args.num_tokens * args.num_kv_heads * (args.k_new.dim + args.v_new.dim);
+  const size_t longest = size_t(max_of(args.k_new.dim, args.v_new.dim));
+  for_tokens<RowMemory>(args.num_tokens, elements, pool, [&](int64_t t, RowMemory& m) {
+    if (args.slot[t] < 0) return;
     m.row.resize(longest);
-    if (rotated) m.turn.set(frequency, p.rope_pos[t]);
-    append_side(p, rows, k, t, m);
-    if (p.v_new.dim > 0) append_side(p, rows, v, t, m);
+    if (rotated) m.turn.set(frequency, args.rope_pos[t]);
+    append_side(args, rows, k, t, m);
+    if (args.v_new.dim > 0) append_side(args, rows, v, t, m);
   });
 }
 
-void apply_rope(const TokenRows& x, int64_t num_tokens, int32_t num_heads, const int32_t* pos, const RopeSpec& rope,
-                const ElementRows& rows, ThreadPool* pool) {
-  const std::vector<double> frequency = frequencies(rope, x.dim);
+void apply_rope(const RopeArgs& args, const ElementRows& rows, ThreadPool* pool) {
+  const TokenView& x = args.x;
+  const std::vector<double> frequency = frequencies(args.rope, x.dim);
   const auto turned = int64_t(frequency.size()) * 2;
-  for_tokens<RowMemory>(num_tokens, num_tokens * num_heads * x.dim, pool, [&](int64_t t, RowMemory& m) {
+  for_tokens<RowMemory>(args.num_tokens, args.num_tokens * args.heads * x.dim, pool, [&](int64_t t, RowMemory& m) {
     m.row.resize(size_t(x.dim));
-    m.turn.set(frequency, pos[t]);
-    for (int32_t h = 0; h < num_heads; ++h) {
-      char* const row = const_cast<char*>(at(x, t, h));
+    m.turn.set(frequency, args.pos[t]);
+    for (int32_t h = 0; h < args.heads; ++h) {
+      char* const row = at(x, t, h);
       rows.widen(row, x.dtype, turned, m.row.data());
-      rotate(rope.mode, m.turn, m.row.data());
+      rotate(args.rope.mode, m.turn, m.row.data());
       rows.narrow(m.row.data(), turned, x.dtype, row);
     }
   });

@@ -11,6 +11,16 @@ constexpr int64_t kBlock = 256;               // dims merged at once: fp32 sums 
 constexpr int64_t kRowsTogether = 16;         // rows a thread takes
 constexpr int64_t kSerialElements = 1 << 16;  // below this, waking threads costs more than the merge
 
+/// States that one output row may be the merge of: `count` of them, `o_step` and `lse_step` elements apart.
+struct StateList {
+  const void* o = nullptr;
+  DType dtype = DType::f32;
+  int64_t o_step = 0;
+  const float* lse = nullptr;
+  int64_t lse_step = 0;
+  int64_t count = 0;
+};
+
 bool is_empty(float lse) { return std::isinf(lse); }
 
 /// The largest LSE of the live states (NaN if one is NaN), how many live, and the sum of exp(lse - largest).
@@ -71,15 +81,7 @@ void for_rows(int64_t num_rows, int64_t elements, ThreadPool* pool, F&& f) {
   });
 }
 
-const void* at(const StateRows& s, int64_t row, int64_t head) {
-  return static_cast<const char*>(s.o) + (row * s.o_row + head * s.o_head) * size_of(s.dtype);
-}
-void* at(const MergedRows& s, int64_t row, int64_t head) {
-  return static_cast<char*>(s.o) + (row * s.o_row + head * s.o_head) * size_of(s.dtype);
-}
-
-}  // namespace
-
+/// o [dim], *lse = merge of all states of the lists, in their order. `o` may be the O of one of the states, `lse` its LSE.
 void merge_lists(const StateList* lists, int32_t num_lists, int64_t dim, const ElementRows& rows, void* o, DType dtype, float* lse) {
   const Sum s = sum_of(lists, num_lists);
   float acc[kBlock];
@@ -91,27 +93,27 @@ void merge_lists(const StateList* lists, int32_t num_lists, int64_t dim, const E
   if (lse != nullptr) *lse = s.live <= 1 ? s.largest : s.largest + std::log(s.sum);
 }
 
-void merge_states(const StateRows& a, const StateRows& b, const MergedRows& out, int64_t num_rows, int64_t heads, int64_t dim,
-                  const ElementRows& rows, ThreadPool* pool) {
-  for_rows(num_rows, num_rows * heads * dim, pool, [&](int64_t r) {
-    for (int64_t h = 0; h < heads; ++h) {
-      const StateList lists[2] = {{at(a, r, h), a.dtype, 0, a.lse + r * a.lse_row + h * a.lse_head, 0, 1},
-                                  {at(b, r, h), b.dtype, 0, b.lse + r * b.lse_row + h * b.lse_head, 0, 1}};
-      merge_lists(lists, 2, dim, rows, at(out, r, h), out.dtype, out.lse ? out.lse + r * out.lse_row + h * out.lse_head : nullptr);
-    }
-  });
+/// `count` states from row `row` of `s` on: one a row, or all of that row.
+StateList list_at(const StateView& s, int64_t row, int64_t head, bool one_a_row, int64_t count) {
+  const void* const o = static_cast<const char*>(s.o) + (row * s.o_row + head * s.o_head) * size_of(s.dtype);
+  const float* const lse = s.lse + row * s.lse_row + head * s.lse_head;
+  return {o, s.dtype, one_a_row ? s.o_row : s.o_state, lse, one_a_row ? s.lse_row : s.lse_state, count};
 }
 
-void merge_ranges(const StateRanges& g, const MergedRows& out, int64_t num_rows, int64_t heads, int64_t dim, const ElementRows& rows,
-                  ThreadPool* pool) {
-  const StateRows& in = g.in;
-  const int64_t states = g.indptr ? g.indptr[num_rows] - g.indptr[0] : num_rows * g.fixed;
-  const int64_t o_step = g.indptr ? in.o_row : g.o_state, lse_step = g.indptr ? in.lse_row : g.lse_state;
-  for_rows(num_rows, (states + num_rows) * heads * dim, pool, [&](int64_t r) {
-    const int64_t first = g.indptr ? g.indptr[r] : r, count = g.indptr ? g.indptr[r + 1] - first : g.fixed;
-    for (int64_t h = 0; h < heads; ++h) {
-      const StateList list{at(in, first, h), in.dtype, o_step, in.lse + first * in.lse_row + h * in.lse_head, lse_step, count};
-      merge_lists(&list, 1, dim, rows, at(out, r, h), out.dtype, out.lse ? out.lse + r * out.lse_row + h * out.lse_head : nullptr);
+}  // namespace
+
+void merge_states(const MergeArgs& args, const ElementRows& rows, ThreadPool* pool) {
+  const bool two = args.lists == 2, ragged = !two && args.indptr.given();
+  const int64_t states = two      ? 0
+                         : ragged ? args.indptr[args.num_rows] - args.indptr[0]
+                                  : args.num_rows * args.fixed;  // besides a row's own
+  for_rows(args.num_rows, (states + args.num_rows) * args.heads * args.dim, pool, [&](int64_t r) {
+    const int64_t first = ragged ? args.indptr[r] : r;
+    const int64_t count = two ? 1 : ragged ? args.indptr[r + 1] - first : args.fixed;
+    for (int64_t h = 0; h < args.heads; ++h) {
+      const StateList lists[2] = {list_at(args.in[0], first, h, ragged, count), two ? list_at(args.in[1], r, h, false, 1) : StateList{}};
+      void* const o = static_cast<char*>(args.o) + (r * args.o_row + h * args.o_head) * size_of(args.dtype);
+      merge_lists(lists, args.lists, args.dim, rows, o, args.dtype, args.lse ? args.lse + r * args.lse_row + h * args.lse_head : nullptr);
     }
   });
 }

@@ -60,24 +60,20 @@ void merge_case(int i) {
   a.num_rows = rows, a.heads = heads, a.dim = dim, a.dtype = out, a.o = got.data(), a.o_row = heads * dim, a.o_head = dim;
   a.lse = got_lse.data(), a.lse_row = heads, a.lse_head = 1;
   const auto& rows_of = cpu::element_rows(cpu::Target::portable);
-  cpu::MergedRows to{want.data(), out, heads * dim, dim, want_lse.data(), heads, 1};
   if (kind == 0) {
     const int64_t half = int64_t(rows) * heads;
     for (int l = 0; l < 2; ++l) a.in[l] = {o.data() + l * half * dim * size_of(in), in, heads * dim, dim, 0, lse.data() + l * half, heads, 1, 0};
     a.lists = 2;
-    const cpu::StateRows x{a.in[0].o, in, heads * dim, dim, a.in[0].lse, heads, 1}, y{a.in[1].o, in, heads * dim, dim, a.in[1].lse, heads, 1};
-    cpu::merge_states(x, y, to, rows, heads, dim, rows_of, nullptr);
   } else if (kind == 1) {
     a.in[0] = {o.data(), in, states * heads * dim, dim, heads * dim, lse.data(), states * heads, 1, heads};
     a.fixed = states;
-    cpu::StateRanges ranges{{o.data(), in, states * heads * dim, dim, lse.data(), states * heads, 1}, states, heads * dim, heads, nullptr};
-    cpu::merge_ranges(ranges, to, rows, heads, dim, rows_of, nullptr);
   } else {
     a.in[0] = {o.data(), in, heads * dim, dim, 0, lse.data(), heads, 1, 0};
     a.indptr = IndexView(indptr.data(), rows + 1);
-    cpu::StateRanges ranges{{o.data(), in, heads * dim, dim, lse.data(), heads, 1}, 0, 0, 0, indptr.data()};
-    cpu::merge_ranges(ranges, to, rows, heads, dim, rows_of, nullptr);
   }
+  MergeArgs on_cpu = a;
+  on_cpu.o = want.data(), on_cpu.lse = want_lse.data();
+  cpu::merge_states(on_cpu, rows_of, nullptr);
   simt::launch([](const void* p) { merge_states(*static_cast<const MergeArgs*>(p)); }, &a, 1 + below(3), 128, 0);
   const double gap = worst_gap(got, want, out);
   check(gap <= 2 * ulp(out), "merge", i, gap);
@@ -113,11 +109,9 @@ void append_case(int i) {
   }
   std::vector<float> scales{0.5f, 2.0f, 1.0f};
   if (is_fp8(kv) && in != DType::e4m3) a.scale.k = 0.7f, a.scale.v = 1.5f, a.scale.k_per_head = below(2) ? scales.data() : nullptr;
-  cpu::AppendParams p;
-  p.num_tokens = tokens, p.num_kv_heads = heads, p.page_size = page_size, p.kv_dtype = kv, p.slot = slot.data(), p.rope_pos = pos.data(), p.rope = a.rope, p.scale = a.scale;
-  p.k_new = {k_new.data(), in, heads * dk, dk, dk}, p.v_new = {v_new.data(), in, heads * dv, dv, dv};
-  p.k = {k2.data(), a.kv.k_page, a.kv.k_token, a.kv.k_head}, p.v = {v2.data(), a.kv.v_page, a.kv.v_token, a.kv.v_head};
-  cpu::append_kv(p, cpu::element_rows(cpu::Target::portable), nullptr);
+  AppendArgs on_cpu = a;
+  on_cpu.kv.k = k2.data(), on_cpu.kv.v = v2.data();
+  cpu::append_kv(on_cpu, cpu::element_rows(cpu::Target::portable), nullptr);
   simt::launch([](const void* x) { append_kv(*static_cast<const AppendArgs*>(x)); }, &a, 1 + below(2), 128, 8 * ((dk + 1) / 2));
   const double gap = std::max(worst_gap(k, k2, kv), worst_gap(v, v2, kv));
   check(gap <= (a.rope.mode == RopeMode::none ? 0.0 : 1.01 * ulp(kv)), "append", i, gap);

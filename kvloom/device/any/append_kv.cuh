@@ -62,7 +62,7 @@ __device__ __forceinline__ void warp_append(const AppendArgs& args, int64_t toke
   const ScaleParams& s = args.scale;
   warp_append_row(args.k_new, token * args.k_new.token + head * args.k_new.head, const_cast<void*>(args.kv.k), args.kv_dtype,
                   page * args.kv.k_page + place * args.kv.k_token + head * args.kv.k_head, s.k_per_head ? s.k_per_head[head] : s.k, args.rope.mode,
-                  rotated ? turns : nullptr, block::rotary_dim_of(args.rope, args.k_new.dim) / 2, rotated ? args.rope_pos[token] : 0);
+                  rotated ? turns : nullptr, rotary_dim(args.rope, args.k_new.dim) / 2, rotated ? args.rope_pos[token] : 0);
   if (args.v_new.dim <= 0) return;
   warp_append_row(args.v_new, token * args.v_new.token + head * args.v_new.head, const_cast<void*>(args.kv.v), args.kv_dtype,
                   page * args.kv.v_page + place * args.kv.v_token + head * args.kv.v_head, s.v_per_head ? s.v_per_head[head] : s.v, RopeMode::none,
@@ -71,7 +71,7 @@ __device__ __forceinline__ void warp_append(const AppendArgs& args, int64_t toke
 
 __device__ __forceinline__ void warp_rotate(const RopeArgs& args, int64_t token, int32_t head, const uint64_t* turns) {
   const int64_t at = token * args.x.token + head * args.x.head;
-  const int32_t pairs = block::rotary_dim_of(args.rope, args.x.dim) / 2;
+  const int32_t pairs = rotary_dim(args.rope, args.x.dim) / 2;
   for (int32_t i = int32_t(threadIdx.x) & 31; i < pairs; i += 32) {
     const PairPlace p = pair_place(args.rope.mode, i, pairs);
     const Turned x = turn_pair(load_as_float(args.x.data, args.x.dtype, at + p.first), load_as_float(args.x.data, args.x.dtype, at + p.second), turns[i],
@@ -81,26 +81,27 @@ __device__ __forceinline__ void warp_rotate(const RopeArgs& args, int64_t token,
   }
 }
 
+/// Calls f(token, head) for all of [tokens, heads], a warp each, with the angles of `rope` ready in `turns` (shared memory).
+template <class F>
+__device__ __forceinline__ void block_for_heads(int64_t tokens, int32_t heads, const RopeSpec& rope, int32_t head_dim, uint64_t* turns, F&& f) {
+  block::block_fill_turns(rope, head_dim, turns);
+  __syncthreads();
+  const int64_t warps = int64_t(gridDim.x) * (blockDim.x / 32), all = tokens * heads;
+  for (int64_t i = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += warps) f(i / heads, int32_t(i % heads));
+}
+
 }  // namespace kvloom::any
 
 extern "C" __global__ void __launch_bounds__(128) append_kv(const __grid_constant__ kvloom::AppendArgs args) {
   extern __shared__ __align__(128) char kvloom_shared[];
   uint64_t* turns = reinterpret_cast<uint64_t*>(kvloom_shared);
-  kvloom::block::block_fill_turns(args.rope, args.k_new.dim, turns);
-  __syncthreads();
-  const int64_t warps = int64_t(gridDim.x) * (blockDim.x / 32), all = args.num_tokens * args.num_kv_heads;
-  for (int64_t i = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += warps) {
-    kvloom::any::warp_append(args, i / args.num_kv_heads, int32_t(i % args.num_kv_heads), turns);
-  }
+  kvloom::any::block_for_heads(args.num_tokens, args.num_kv_heads, args.rope, args.k_new.dim, turns,
+                               [&](int64_t token, int32_t head) { kvloom::any::warp_append(args, token, head, turns); });
 }
 
 extern "C" __global__ void __launch_bounds__(128) apply_rope(const __grid_constant__ kvloom::RopeArgs args) {
   extern __shared__ __align__(128) char kvloom_shared[];
   uint64_t* turns = reinterpret_cast<uint64_t*>(kvloom_shared);
-  kvloom::block::block_fill_turns(args.rope, args.x.dim, turns);
-  __syncthreads();
-  const int64_t warps = int64_t(gridDim.x) * (blockDim.x / 32), all = args.num_tokens * args.heads;
-  for (int64_t i = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += warps) {
-    kvloom::any::warp_rotate(args, i / args.heads, int32_t(i % args.heads), turns);
-  }
+  kvloom::any::block_for_heads(args.num_tokens, args.heads, args.rope, args.x.dim, turns,
+                               [&](int64_t token, int32_t head) { kvloom::any::warp_rotate(args, token, head, turns); });
 }

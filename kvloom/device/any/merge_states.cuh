@@ -19,11 +19,11 @@ struct StateRef {
 struct RowStates {
   const MergeArgs& args;
   int64_t first;
-  int32_t head;
+  int64_t head;
   int64_t count;
   int64_t o_step, lse_step;
 
-  __device__ __forceinline__ RowStates(const MergeArgs& a, int64_t row, int32_t h) : args(a), first(row), head(h) {
+  __device__ __forceinline__ RowStates(const MergeArgs& a, int64_t row, int64_t h) : args(a), first(row), head(h) {
     const StateView& in = a.in[0];
     count = a.lists == 2 ? 2 : a.fixed;
     o_step = in.o_state, lse_step = in.lse_state;
@@ -78,11 +78,11 @@ __device__ __forceinline__ StateSum warp_sum_states(const RowStates& states) {
   return {largest, sum, live};
 }
 
-__device__ __forceinline__ void warp_merge(const MergeArgs& args, int64_t row, int32_t head) {
+__device__ __forceinline__ void warp_merge(const MergeArgs& args, int64_t row, int64_t head) {
   const int lane = int(threadIdx.x) & 31;
   const RowStates states(args, row, head);
   const StateSum s = warp_sum_states(states);
-  for (int32_t d = lane; d < args.dim; d += 32) {
+  for (int64_t d = lane; d < args.dim; d += 32) {
     float acc = 0.0f;
     for (int64_t i = 0; i < states.count; ++i) {
       const StateRef state = states[i];
@@ -102,6 +102,6 @@ __device__ __forceinline__ void warp_merge(const MergeArgs& args, int64_t row, i
 extern "C" __global__ void __launch_bounds__(128) merge_states(const __grid_constant__ kvloom::MergeArgs args) {
   const int64_t warps = int64_t(gridDim.x) * (blockDim.x / 32), all = args.num_rows * args.heads;
   for (int64_t i = int64_t(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32; i < all; i += warps) {
-    kvloom::any::warp_merge(args, i / args.heads, int32_t(i % args.heads));
+    kvloom::any::warp_merge(args, i / args.heads, i % args.heads);
   }
 }

@@ -2,7 +2,7 @@
 // as exact as a position of one. attn/rope.h has the frequencies.
 #pragma once
 
-#include "kvloom/contract/variant.h"
+#include "kvloom/attn/rope.h"
 #include "kvloom/device/ptx/math.cuh"
 
 namespace kvloom::block {
@@ -19,11 +19,9 @@ __device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
 __device__ __forceinline__ float turn_cos(uint64_t turns, int32_t pos) { return ptx::cos_small(turn_angle(turns, pos)); }
 __device__ __forceinline__ float turn_sin(uint64_t turns, int32_t pos) { return ptx::sin_small(turn_angle(turns, pos)); }
 
-__device__ __forceinline__ int32_t rotary_dim_of(const RopeSpec& s, int32_t head_dim) { return s.rotary_dim > 0 ? s.rotary_dim : head_dim; }
-
 /// Turns per position of pair i: the frequency rule of RopeSpec in double, rounded to 2^-64.
 __device__ __forceinline__ uint64_t turns_of(const RopeSpec& s, int32_t head_dim, int32_t i) {
-  double f = exp2(-2.0 * i / rotary_dim_of(s, head_dim) * log2(double(s.theta)));
+  double f = exp2(-2.0 * i / rotary_dim(s, head_dim) * log2(double(s.theta)));
   if (s.high_freq_factor <= 0.0f) {
     f /= s.scaling;
   } else {
@@ -43,7 +41,7 @@ __device__ __forceinline__ uint64_t turns_of(const RopeSpec& s, int32_t head_dim
 /// Fills `turns` [rotary_dim / 2] in shared memory; the caller puts a barrier behind it.
 __device__ __forceinline__ void block_fill_turns(const RopeSpec& s, int32_t head_dim, uint64_t* turns) {
   if (s.mode == RopeMode::none) return;
-  const int32_t pairs = rotary_dim_of(s, head_dim) / 2;
+  const int32_t pairs = rotary_dim(s, head_dim) / 2;
   for (int32_t i = int32_t(threadIdx.x); i < pairs; i += int32_t(blockDim.x)) turns[i] = turns_of(s, head_dim, i);
 }
 

@@ -11,7 +11,7 @@ struct HookParams : VariantParams {
   const uint64_t* turns;  // shared memory, [rotary_dim / 2]: turns per position
 
   __device__ __forceinline__ HookParams(const VariantParams& p, const uint64_t* t, int32_t head_dim) : VariantParams(p), turns(t) {
-    rope.rotary_dim = p.rope.mode == RopeMode::none ? 0 : rotary_dim_of(p.rope, head_dim);
+    rope.rotary_dim = p.rope.mode == RopeMode::none ? 0 : rotary_dim(p.rope, head_dim);
   }
   __device__ __forceinline__ float rope_cos(int32_t pos, int pair) const { return turn_cos(turns[pair], pos); }
   __device__ __forceinline__ float rope_sin(int32_t pos, int pair) const { return turn_sin(turns[pair], pos); }

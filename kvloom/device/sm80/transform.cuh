@@ -104,7 +104,7 @@ __device__ __forceinline__ void block_transform_rows(const T& rows, bool half_sp
 
 /// Dims that hooks see: what RoPE rotates, or all of them for a variant with hooks of its own.
 __device__ __forceinline__ int hooked_dims(const RopeSpec& rope, int head_dim) {
-  return rope.mode == RopeMode::none ? head_dim : block::rotary_dim_of(rope, head_dim);
+  return rope.mode == RopeMode::none ? head_dim : rotary_dim(rope, head_dim);
 }
 
 template <AttendConfig C, class V>
