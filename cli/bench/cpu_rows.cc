@@ -2,12 +2,12 @@
 
 #include "cli/bench/ceilings.h"
 #include "cli/bench/region.h"
+#include "cli/bench/timing.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -16,20 +16,10 @@
 namespace kvloom::cli {
 namespace {
 
-double now_us() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-/// Normal values, a prime number of them, so that a repeated block never lines up with a row or a page.
-std::vector<char> random_block(DType dtype, uint32_t seed) {
-  constexpr int64_t kCount = 1000003;
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<char> block(size_t(kCount * size_of(dtype)));
-  for (int64_t i = 0; i < kCount; ++i) store_from_float(block.data(), dtype, i, normal(random));
-  return block;
-}
+constexpr int64_t kBlockValues = 1000003;  // a prime number
 
 Region random_tensor(int64_t elements, DType dtype, uint32_t seed) {
-  const std::vector<char> block = random_block(dtype, seed);
+  const std::vector<char> block = normal_block(dtype, kBlockValues, seed);
   Region region(elements * size_of(dtype));
   for (int64_t at = 0, n = int64_t(block.size()); at < region.size(); at += n) {
     std::memcpy(region.data() + at, block.data(), size_t(std::min(n, region.size() - at)));
@@ -97,11 +87,6 @@ double kept_pairs(const BenchShape& s) {
   double pairs = 0;
   for (int32_t i = 0; i < s.q_len; ++i) pairs += std::max(0, s.kv_len - s.q_len + i + 1);
   return pairs * s.requests;
-}
-
-double percentile(std::vector<double> values, double p) {
-  std::sort(values.begin(), values.end());
-  return values[size_t(p * double(values.size() - 1) + 0.5)];
 }
 
 BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, ReadCeiling& memory) {

@@ -1,11 +1,11 @@
 #include "cli/bench/gpu_rows.h"
 
+#include "cli/bench/timing.h"
 #include "kvloom/api/gpu.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <deque>
 #include <numeric>
@@ -17,21 +17,11 @@ namespace {
 constexpr int kWarmUps = 4;
 constexpr int64_t kRotateBytes = int64_t(1) << 30;  // copies of K and V until they are larger than any cache by far
 constexpr int kMostCopies = 16;
-
-double now_us() { return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double at_rank(std::vector<double> x, double share) {
-  std::sort(x.begin(), x.end());
-  return x[size_t(share * double(x.size() - 1) + 0.5)];
-}
+constexpr int64_t kBlockValues = 4000037;  // a prime number
 
 /// Normal values on the device: a block of a prime number of them from the host, repeated by copies on the device.
 void fill_random(GpuBuffer& buffer, GpuStream& stream, DType dtype, uint32_t seed) {
-  constexpr int64_t kCount = 4000037;
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<char> block(size_t(kCount * size_of(dtype)));
-  for (int64_t i = 0; i < kCount; ++i) store_from_float(block.data(), dtype, i, normal(random));
+  const std::vector<char> block = normal_block(dtype, kBlockValues, seed);
   const int64_t first = std::min<int64_t>(buffer.size(), int64_t(block.size()));
   buffer.upload(block.data(), first);
   for (int64_t done = first; done < buffer.size(); done += first) {
@@ -189,16 +179,14 @@ GpuBenchRow measure(const GpuShape& s, const GpuBenchOptions& o) {
     hosts.push_back(host);
     times.push_back(us);
   }
-  row.median_us = at_rank(times, 0.5);
-  row.p10_us = at_rank(times, 0.1);
-  row.p90_us = at_rank(times, 0.9);
-  row.plan_us = at_rank(plans, 0.5);
-  row.run_host_us = at_rank(hosts, 0.5);
+  row.median_us = percentile(times, 0.5);
+  row.p10_us = percentile(times, 0.1);
+  row.p90_us = percentile(times, 0.9);
+  row.plan_us = percentile(plans, 0.5);
+  row.run_host_us = percentile(hosts, 0.5);
   row.tbps = bytes_read_once(s) / row.median_us * 1e-6;
   row.tflops = 2.0 * (double(s.spec.head_dim_qk) + s.spec.head_dim_vo) * kept_pairs(s) / row.median_us * 1e-6;
-  const Policy chosen = plan.view().header->policy;
-  constexpr const char* kPolicies[] = {"none", "heap", "stream", "fill", "fixed_split", "auto"};
-  row.policy = kPolicies[int(chosen)];
+  row.policy = name_of(plan.view().header->policy);
   return row;
 }
 
@@ -219,7 +207,7 @@ extern "C" __global__ void sweep(const uint4* from, long long count, unsigned* t
 )";
 
 template <class F>
-double best_of(GpuStream& stream, int repeat, F&& work) {
+double median_us_of(GpuStream& stream, int repeat, F&& work) {
   std::vector<double> times;
   for (int i = 0; i < repeat; ++i) {
     stream.forget_marks();
@@ -228,7 +216,7 @@ double best_of(GpuStream& stream, int repeat, F&& work) {
     const int32_t end = stream.mark();
     times.push_back(1e3 * double(stream.milliseconds(begin, end)));
   }
-  return at_rank(times, 0.5);
+  return percentile(times, 0.5);
 }
 
 }  // namespace
@@ -240,12 +228,17 @@ GpuCeilings measure_gpu_ceilings(int32_t device) {
   from.fill(1);
   GpuProgram program(device, "bench.read", kReadText);
   GpuCeilings c;
-  c.copy_tbps = 2.0 * kBytes / best_of(stream, 9, [&] { stream.copy(to.data(), from.data(), kBytes); }) * 1e-6;
+  c.copy_tbps = 2.0 * kBytes / median_us_of(stream, 9, [&] { stream.copy(to.data(), from.data(), kBytes); }) * 1e-6;
   const void* source = from.data();
   void* sink = to.data();
   long long count = kBytes / 16;
   const uint32_t grid = uint32_t(gpus()[size_t(device)].num_sms) * 8;
-  c.read_tbps = double(kBytes) / best_of(stream, 9, [&] { program.launch("sweep", grid, 256, {&source, &count, &sink}, stream); }) * 1e-6;
+  c.read_tbps = double(kBytes) /
+                median_us_of(stream, 9,
+                             [&] {
+                               program.launch("sweep", grid, 256, {&source, &count, &sink}, stream);
+                             }) *
+                1e-6;
   return c;
 }
 

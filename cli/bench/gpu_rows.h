@@ -18,7 +18,7 @@ struct GpuShape {
   bool memory_bound = false;           // the roof that counts
 };
 
-/// The rows of DESIGN section 11 that this backend runs, and each feature beside the plain row.
+/// The shapes that serving is made of, as far as this backend runs them, and each feature beside the plain row.
 std::vector<GpuShape> gpu_bench_shapes();
 
 struct GpuBenchRow {

@@ -39,7 +39,7 @@ Case case_of(const CheckOptions& options, int64_t index) {
 
 std::string command_of(const CheckOptions& options, int64_t index, const Schedule& schedule) {
   std::string line = fmt::format("kvloom check --backend {} --case {}:{} --policy {} --ctas {}", backend_of(options), options.seed, index,
-                                 word_of(schedule.policy), schedule.ctas);
+                                 name_of(schedule.policy), schedule.ctas);
   if (schedule.levels == LevelMode::off) line += " --levels off";
   if (!options.of_a_case.cpu_target.empty()) line += " --cpu-target " + options.of_a_case.cpu_target;
   if (options.of_a_case.sabotage != Sabotage::none) line += fmt::format(" --inject {}", word_of(options.of_a_case.sabotage));

@@ -84,7 +84,8 @@ std::vector<std::string> gpu_check_keys() {
   std::vector<std::string> keys;
   for (const char* key : kKeys) {
     keys.emplace_back(key);
-    keys.push_back(std::string(key) + ".fixed-split");
+    const ParsedKey k = parse_kernel_key(key);
+    keys.push_back(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, true));
   }
   return keys;
 }

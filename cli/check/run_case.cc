@@ -12,8 +12,6 @@
 namespace kvloom::check {
 namespace {
 
-constexpr Policy kPolicies[] = {Policy::none, Policy::heap, Policy::stream, Policy::fill, Policy::fixed_split, Policy::automatic};
-constexpr const char* kPolicyWords[] = {"none", "heap", "stream", "fill", "fixed_split", "auto"};
 constexpr int32_t kCtas[] = {1, 7, 132};
 
 /// Working memory that is handed from engine to engine as it was left, with a tail that nobody may write.
@@ -210,19 +208,10 @@ class CaseRun {
 
 }  // namespace
 
-const char* word_of(Policy p) { return kPolicyWords[int32_t(p)]; }
-
-Policy parse_policy(const std::string& word) {
-  for (const Policy p : kPolicies) {
-    if (word == word_of(p)) return p;
-  }
-  fail(ErrorCode::invalid_argument, "check: --policy: got {}, wanted none, heap, stream, fill, fixed_split or auto", word);
-}
-
 std::vector<Schedule> all_schedules(const Case& c) {
   std::vector<Schedule> all;
-  for (const Policy policy : kPolicies) {
-    for (const int32_t ctas : kCtas) all.push_back({policy, ctas, LevelMode::automatic});
+  for (int32_t p = 0; p < kNumPolicies; ++p) {
+    for (const int32_t ctas : kCtas) all.push_back({Policy(p), ctas, LevelMode::automatic});
   }
   if (!c.shared.empty()) {
     all.push_back({Policy::automatic, 132, LevelMode::off});

@@ -16,9 +16,6 @@ struct Schedule {
   int32_t ctas = 132;
   LevelMode levels = LevelMode::automatic;
 };
-const char* word_of(Policy p);
-/// Throws Error(invalid_argument) that lists the words.
-Policy parse_policy(const std::string& word);
 
 /// All policies with 1, 7 and 132 CTAs; where prefixes are shared, `automatic` and `stream` without levels too.
 std::vector<Schedule> all_schedules(const Case& c);

@@ -6,6 +6,7 @@
 #include "cli/check/generate.h"
 #include "cli/check/gpu_case.h"
 #include "cli/command.h"
+#include "cli/policy_name.h"
 #include "cli/report/json_output.h"
 #include "kvloom/api/gpu.h"
 #include "kvloom/cpu/target.h"
@@ -70,7 +71,7 @@ check::CheckOptions options_of(const Arguments& a) {
   if (a.policy.empty() && a.ctas == 0 && a.levels.empty()) return options;
   for (const check::Schedule& s : check::all_schedules(check::Case())) {  // the schedules that the arguments leave
     check::Schedule left = s;
-    if (!a.policy.empty() && s.policy != check::parse_policy(a.policy)) continue;
+    if (!a.policy.empty() && s.policy != parse_policy(a.policy)) continue;
     if (a.ctas > 0) left.ctas = a.ctas;
     if (a.levels == "off") left.levels = LevelMode::off;
     options.of_a_case.schedules.push_back(left);
@@ -139,7 +140,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")->capture_default_str();
   command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
   command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");
-  command.add_option("--policy", a->policy, "Only this policy: none, heap, stream, fill, fixed_split or auto");
+  command.add_option("--policy", a->policy, "Only this policy: " + policy_names());
   command.add_option("--ctas", a->ctas, "Only with this many CTAs")->check(kPositive);
   command.add_option("--levels", a->levels, "off: shared prefixes are not looked for");
   command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine");

@@ -2,6 +2,7 @@
 #include "cli/replay/explain.h"
 
 #include "cli/command.h"
+#include "cli/policy_name.h"
 #include "cli/replay/step_stats.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
@@ -35,7 +36,7 @@ int run(Arguments& a) {
   replay::ExplainOptions& o = a.options;
   o.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
   o.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
-  o.engine.policy = replay::parse_policy(a.policy);
+  o.engine.policy = parse_policy(a.policy);
   o.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
   require(a.backend == "cpu" || a.backend == "cuda", "explain: --backend: got \"{}\", wanted cpu or cuda", a.backend);
@@ -70,7 +71,7 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--q-dtype", a->q_dtype, "Of Q and O")->capture_default_str();
   c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache")->capture_default_str();
   c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
-  c.add_option("--policy", a->policy, "auto, none, heap, stream, fill, fixed_split")->capture_default_str();
+  c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--levels", a->levels, "auto, off")->check(CLI::IsMember({"auto", "off"}))->capture_default_str();
   c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);

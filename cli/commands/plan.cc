@@ -1,5 +1,6 @@
 // kvloom plan: the schedule of one step, by the planner alone: nothing runs. Lengths in, work items and CTA loads out.
 #include "cli/command.h"
+#include "cli/policy_name.h"
 #include "cli/report/json_output.h"
 #include "kvloom/plan/describe.h"
 #include "kvloom/plan/paper.h"
@@ -10,19 +11,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <numeric>
 
 namespace kvloom::cli {
 namespace {
-
-const std::map<std::string, Policy> kPolicies{{"none", Policy::none},
-                                              {"heap", Policy::heap},
-                                              {"stream", Policy::stream},
-                                              {"fill", Policy::fill},
-                                              {"fixed_split", Policy::fixed_split},
-                                              {"auto", Policy::automatic}};
 
 struct Arguments {
   std::vector<int64_t> kv_len, q_len{1};
@@ -51,7 +44,7 @@ AttentionSpec spec_of(const Arguments& a) {
 SchedulerConfig config_of(const Arguments& a, int64_t query_tokens, int64_t requests) {
   SchedulerConfig c;
   c.num_ctas = a.ctas;
-  c.policy = kPolicies.at(a.policy);
+  c.policy = parse_policy(a.policy);
   c.levels = LevelMode::off;
   c.split_tokens = a.split_tokens;
   if (a.cost == "paper") {
@@ -139,9 +132,7 @@ void add(CLI::App& c, int&) {
   c.add_option("--kv-len", a->kv_len, "KV length of every request, new tokens included: 1000,100,100,50")->delimiter(',')->required();
   c.add_option("--q-len", a->q_len, "New tokens of every request, or one number for all")->delimiter(',')->capture_default_str();
   c.add_option("--ctas", a->ctas, "CTAs (thread blocks, or virtual ones of a CPU)")->check(positive)->capture_default_str();
-  c.add_option("--policy", a->policy, "none, heap, stream, fill, fixed_split or auto")
-      ->check(CLI::IsMember(kPolicies))
-      ->capture_default_str();
+  c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--cost", a->cost, "kv: a key costs 1; paper: 2 x rows + keys; model: nanoseconds of a CTA of an H200")
       ->check(CLI::IsMember({"kv", "paper", "model"}))
       ->capture_default_str();

@@ -2,6 +2,7 @@
 #include "cli/replay/replay.h"
 
 #include "cli/command.h"
+#include "cli/policy_name.h"
 #include "cli/report/json_output.h"
 #include "cli/report/progress.h"
 #include "kvloom/support/check.h"
@@ -38,7 +39,7 @@ void resolve(Arguments& a) {
   require(a.backend == "cpu", "--backend: got '{}', wanted cpu; other backends are not in this build", a.backend);
   a.options.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
   a.options.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
-  a.options.engine.policy = replay::parse_policy(a.policy);
+  a.options.engine.policy = parse_policy(a.policy);
   a.options.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   a.options.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
   a.options.layout = a.layout == "nhd" ? KvLayout::nhd : KvLayout::hnd;
@@ -121,7 +122,7 @@ void add_engine(CLI::App& c, Arguments& a) {
   c.add_option("--backend", a.backend, "cpu")->capture_default_str();
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(kPositive);
-  c.add_option("--policy", a.policy, "auto, none, heap, stream, fill, fixed_split")->capture_default_str();
+  c.add_option("--policy", a.policy, policy_names())->capture_default_str();
   c.add_option("--levels", a.levels, "auto: shared prefixes are read once where it pays; off")
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();

@@ -7,8 +7,6 @@
 namespace kvloom::replay {
 namespace {
 
-constexpr const char* kPolicyNames[] = {"none", "heap", "stream", "fill", "fixed_split", "auto"};
-
 /// Sum over positions [begin, end) of min(position + 1, window).
 int64_t sum_of_kept(int64_t begin, int64_t end, int64_t window) {
   const int64_t growing = clamp_to<int64_t>(window, begin, end);  // rows before this keep all keys up to their own
@@ -86,17 +84,6 @@ StepStats step_stats(const PlanView& plan, const AttentionSpec& spec, const std:
   }
   s.flop = 2.0 * double(pairs) * spec.num_qo_heads * (spec.head_dim_qk + spec.head_dim_vo);
   return s;
-}
-
-const char* name_of(Policy p) { return kPolicyNames[static_cast<int>(p)]; }
-
-Policy parse_policy(const std::string& text) {
-  std::string names;
-  for (int p = 0; p <= static_cast<int>(Policy::automatic); ++p) {
-    if (text == kPolicyNames[p]) return static_cast<Policy>(p);
-    names.append(names.empty() ? "" : ", ").append(kPolicyNames[p]);
-  }
-  fail(ErrorCode::invalid_argument, "--policy: got '{}', wanted one of {}", text, names);
 }
 
 }  // namespace kvloom::replay

@@ -27,8 +27,4 @@ int64_t kept_keys(int64_t q_len, int64_t kv_len, int32_t left);
 /// First key that any row of the slice keeps.
 int64_t first_kept_key(int64_t q_len, int64_t kv_len, int32_t left);
 
-const char* name_of(Policy p);  // "stream", ...
-/// Throws Error(invalid_argument) that lists the names.
-Policy parse_policy(const std::string& text);
-
 }  // namespace kvloom::replay

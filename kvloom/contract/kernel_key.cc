@@ -69,15 +69,14 @@ ParsedKey parse_kernel_key(const std::string& key) {
     if (!known && k.fault.empty()) k.fault = word.empty() ? "an empty word" : word;
   }
   // The one spelling, or none at all: words out of order, twice or missing.
-  std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec);
-  if (k.fixed_split) same += ".fixed-split";
+  std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec, k.fixed_split);
   if (k.fault.empty() && same != key) k.fault = same.empty() ? key : "its order: the spelling is " + same;
   if (k.fault.empty() && number < kFewestWords) k.fault = "too few words";
   if (k.spec.storage == Storage::ragged) k.spec.page_size = 1;
   return k;
 }
 
-std::string kernel_key(const char* task, const char* family, const AttentionSpec& s) {
+std::string kernel_key(const char* task, const char* family, const AttentionSpec& s, bool fixed_split) {
   std::string key = task;
   key.append(".").append(family).append(".").append(name_of(s.q_dtype));
   if (s.kv_dtype != s.q_dtype) key.append(".kv-").append(name_of(s.kv_dtype));
@@ -95,6 +94,7 @@ std::string kernel_key(const char* task, const char* family, const AttentionSpec
   if (v.reduction == Reduction::sum) key += ".sigmoid";
   if (v.rope.mode == RopeMode::interleaved) key += ".rope-interleaved";
   if (v.rope.mode == RopeMode::half_split) key += ".rope-half";
+  if (fixed_split) key += ".fixed-split";
   return key;
 }
 

@@ -9,14 +9,15 @@
 namespace kvloom {
 
 /// `task`: attend, merge, append. `family`: a row of runtime/registry.cc (cpu-avx2, cpu-avx512, cpu-portable, sm80); any: not chosen yet.
-std::string kernel_key(const char* task, const char* family, const AttentionSpec& spec);
+/// `fixed_split`: of a kernel that a batch-invariant policy needs.
+std::string kernel_key(const char* task, const char* family, const AttentionSpec& spec, bool fixed_split = false);
 
 /// What a key says: the spec that it is spelled from, with plain values where a key has presence alone (soft cap 30, window 128, one head).
 struct ParsedKey {
   std::string task, family;
   AttentionSpec spec;
-  bool fixed_split = false;  // the word of kernels that a batch-invariant policy needs
-  std::string fault;         // "" or the word that is wrong
+  bool fixed_split = false;
+  std::string fault;  // "" or the word that is wrong
 };
 ParsedKey parse_kernel_key(const std::string& key);
 

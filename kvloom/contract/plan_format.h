@@ -10,6 +10,20 @@ inline constexpr uint32_t kPlanMagic = 0x4c56504bu;  // "KPVL"
 inline constexpr uint32_t kPlanVersion = 1;
 
 enum class Policy : int32_t { none = 0, heap = 1, stream = 2, fill = 3, fixed_split = 4, automatic = 5 };  // docs/plan_format.md
+inline constexpr int32_t kNumPolicies = 6;
+
+/// The spelling used in explanations, reports and the command line.
+constexpr const char* name_of(Policy p) {
+  switch (p) {
+    case Policy::none: return "none";
+    case Policy::heap: return "heap";
+    case Policy::stream: return "stream";
+    case Policy::fill: return "fill";
+    case Policy::fixed_split: return "fixed_split";
+    case Policy::automatic: return "auto";
+  }
+  return "unknown";
+}
 
 enum class PlanStatus : int32_t { ok = 0, over_capacity = 1 };
 

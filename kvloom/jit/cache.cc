@@ -1,6 +1,5 @@
 #include "kvloom/jit/cache.h"
 
-#include "kvloom/jit/shared_library.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"

@@ -1,7 +1,6 @@
 #include "kvloom/jit/shared_library.h"
 
 #include <dlfcn.h>
-#include <glob.h>
 
 #include <utility>
 
@@ -33,16 +32,6 @@ void* SharedLibrary::find(const char* entry) const { return handle_ != nullptr ?
 std::string SharedLibrary::path_of(const void* address) {
   Dl_info info;
   return ::dladdr(const_cast<void*>(address), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
-}
-
-std::vector<std::string> matching_paths(const std::string& pattern) {
-  std::vector<std::string> paths;
-  glob_t found;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
-  }
-  ::globfree(&found);
-  return paths;
 }
 
 }  // namespace kvloom::jit

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 namespace kvloom::jit {
 
@@ -31,8 +30,5 @@ class SharedLibrary {
  private:
   void* handle_ = nullptr;
 };
-
-/// Paths that match a pattern of the shell, sorted; none if there are none.
-std::vector<std::string> matching_paths(const std::string& pattern);
 
 }  // namespace kvloom::jit

@@ -13,7 +13,7 @@ struct Part {
   std::string header;
 };
 
-/// In the order of composition (DESIGN: bias before cap, mask last). Causal order, windows and prefixes are data, and so is a sink: the
+/// In the order of composition: bias before cap, mask last. Causal order, windows and prefixes are data, and so is a sink: the
 /// kernel's finish adds it where the parameters have one.
 std::vector<Part> parts_of(const VariantSpec& v) {
   std::vector<Part> parts;

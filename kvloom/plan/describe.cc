@@ -91,24 +91,6 @@ PlanFacts facts_of(const PlanView& plan, const AttentionSpec& spec) {
 
 uint64_t item_cost(const PlanView& plan, const WorkItem& item) { return work_cost(*plan.header, item); }
 
-const char* name_of(Policy policy) {
-  switch (policy) {
-    case Policy::none:
-      return "none";
-    case Policy::heap:
-      return "heap";
-    case Policy::stream:
-      return "stream";
-    case Policy::fill:
-      return "fill";
-    case Policy::fixed_split:
-      return "fixed_split";
-    case Policy::automatic:
-      return "auto";
-  }
-  return "unknown";
-}
-
 std::string grouped(uint64_t n) {
   std::string s = std::to_string(n);
   for (int64_t i = int64_t(s.size()) - 3; i > 0; i -= 3) s.insert(size_t(i), 1, ',');

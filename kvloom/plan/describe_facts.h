@@ -40,7 +40,6 @@ struct PlanFacts {
 
 PlanFacts facts_of(const PlanView& plan, const AttentionSpec& spec);
 
-const char* name_of(Policy policy);
 inline const char* name_of_class(int32_t kernel_class) { return kernel_class == 0 ? "memory" : "compute"; }
 
 /// out += format(...)

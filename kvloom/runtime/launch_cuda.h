@@ -29,7 +29,6 @@ class CudaPlan {
   /// The step that counts from now on; it is not on the device yet. Both must stay where they are until it is. `mask_columns`: of each
   /// request; custom masks only.
   void take(const PlanView& plan, bool memory_items, bool compute_items, Span<const int32_t> mask_columns);
-  bool uploaded() const { return uploaded_; }
 
  private:
   friend class CudaRunner;

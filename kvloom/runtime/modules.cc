@@ -85,10 +85,4 @@ const AttendModule& attend_module(const Device& device, const jit::Unit& unit) {
   return *slot.module;
 }
 
-bool is_loaded(const Device& device, const jit::Unit& unit) {
-  Slot& slot = slot_of(device, unit);
-  std::lock_guard lock(slot.mutex);
-  return slot.module != nullptr;
-}
-
 }  // namespace kvloom::runtime

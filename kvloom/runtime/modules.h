@@ -24,7 +24,5 @@ struct AttendModule {
 /// Compiles (or finds in the cache) and loads `unit`. Safe from any thread; the first of them works, the rest wait.
 /// Errors: those of jit::cubin_of; internal where a unit does not hold what the runtime expects.
 const AttendModule& attend_module(const Device& device, const jit::Unit& unit);
-/// True if it is loaded already: under stream capture nothing can be loaded.
-bool is_loaded(const Device& device, const jit::Unit& unit);
 
 }  // namespace kvloom::runtime

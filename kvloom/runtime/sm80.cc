@@ -98,8 +98,7 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   AttentionSpec code = s;
   code.variant.range = {};
   code.variant.sink = false;
-  std::string key = kernel_key("attend", "sm80", code);
-  if (fixed_split) key += ".fixed-split";
+  const std::string key = kernel_key("attend", "sm80", code, fixed_split);
   const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
   return jit::attend_unit(key, "sm80", s, config_text(sm80::memory_config(u)), config_text(sm80::compute_config(u)));
 }

@@ -3,6 +3,7 @@
 #include "kvloom/support/format.h"
 
 #include <fcntl.h>
+#include <glob.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -90,6 +91,16 @@ FileLock::~FileLock() {
   if (file_ < 0) return;
   ::unlink(path_.c_str());
   ::close(file_);
+}
+
+std::vector<std::string> matching_paths(const std::string& pattern) {
+  std::vector<std::string> paths;
+  glob_t found;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
+    for (size_t i = 0; i < found.gl_pathc; ++i) paths.emplace_back(found.gl_pathv[i]);
+  }
+  ::globfree(&found);
+  return paths;
 }
 
 std::string environment(const char* name) {

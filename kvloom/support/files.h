@@ -1,8 +1,9 @@
-// Files as the cache needs them: read whole, published whole, and locked between processes.
+// Files as the cache needs them: read whole, published whole, found by pattern, and locked between processes.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace kvloom {
 
@@ -33,6 +34,9 @@ class FileLock {
   std::string path_;
   int file_ = -1;
 };
+
+/// Paths that match a pattern of the shell, sorted; none if there are none.
+std::vector<std::string> matching_paths(const std::string& pattern);
 
 /// The value of an environment variable; "" if it is not set.
 std::string environment(const char* name);

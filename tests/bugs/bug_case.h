@@ -38,7 +38,7 @@ inline void expect_right(const std::string& entry) {
     if (c.name.rfind(entry + ".", 0) != 0) continue;
     ++cases;
     const check::CaseResult r = check::run_case(c);
-    EXPECT_EQ(r.errors.fault, "") << c.name << " (" << check::describe(c) << ") policy " << check::word_of(r.failed.policy) << ", "
+    EXPECT_EQ(r.errors.fault, "") << c.name << " (" << check::describe(c) << ") policy " << name_of(r.failed.policy) << ", "
                                   << r.failed.ctas << " CTAs";
   }
   EXPECT_GT(cases, 0) << "tests/cases/bugs.json has no case " << entry;
@@ -47,7 +47,7 @@ inline void expect_right(const std::string& entry) {
 /// The same for tensors that the test has changed.
 inline void expect_right(CaseData& data, const check::CaseOptions& options = {}) {
   const check::CaseResult r = check::run_data(data, options);
-  EXPECT_EQ(r.errors.fault, "") << check::describe(data.what()) << " policy " << check::word_of(r.failed.policy) << ", " << r.failed.ctas
+  EXPECT_EQ(r.errors.fault, "") << check::describe(data.what()) << " policy " << name_of(r.failed.policy) << ", " << r.failed.ctas
                                 << " CTAs";
 }
 

@@ -144,7 +144,7 @@ TEST(Overflow, B41_FourMillionKeysAndOutputsPastTwoToThe31) {
     engine.run(engine.plan(batch), t);
     std::vector<float> got(size_t(2 * row));
     for (int64_t i = 0; i < 2; ++i) std::memcpy(got.data() + i * row, o.as<float>() + i * q_pitch, size_t(row) * 4);
-    EXPECT_EQ(check::compare(c, got, {}, ref_o, ref_lse).fault, "") << check::word_of(policy);
+    EXPECT_EQ(check::compare(c, got, {}, ref_o, ref_lse).fault, "") << name_of(policy);
   }
 }
 

@@ -47,7 +47,7 @@ void expect_replannable(const std::vector<Case>& steps, const Capacity& capacity
     std::vector<double> o, lse;
     data.reference(o, lse);
     const Output got = run_plan(engine, plan, data);
-    EXPECT_EQ(check::compare(steps[i], got.o, got.lse, o, lse).fault, "") << "step " << i << ", " << check::word_of(policy);
+    EXPECT_EQ(check::compare(steps[i], got.o, got.lse, o, lse).fault, "") << "step " << i << ", " << name_of(policy);
   }
 }
 
@@ -142,7 +142,7 @@ TEST(Plan, B78_AnyMixOfLengthsPlans) {
       const Plan plan = engine.plan(batch);
       int64_t covered = 0;
       for (const WorkItem& item : plan.view().items) covered += int64_t(item.kv_end - item.kv_begin) * item.kv_head_count;
-      EXPECT_EQ(covered, total) << check::word_of(policy);
+      EXPECT_EQ(covered, total) << name_of(policy);
     }
   }
 }

@@ -19,7 +19,7 @@ class CaseTable : public testing::TestWithParam<size_t> {};
 TEST_P(CaseTable, AgreesWithRefUnderEverySchedule) {
   const Case& c = table()[GetParam()];
   const CaseResult r = run_case(c);
-  EXPECT_EQ(r.errors.fault, "") << describe(c) << ", policy " << word_of(r.failed.policy) << ", " << r.failed.ctas << " CTAs";
+  EXPECT_EQ(r.errors.fault, "") << describe(c) << ", policy " << name_of(r.failed.policy) << ", " << r.failed.ctas << " CTAs";
   EXPECT_GE(r.runs, 18 * 3);
 }
 

@@ -117,7 +117,7 @@ TEST(Keys, EverySpellingIsReadBack) {
                           "attend.cpu-avx2.f32.d16.paged", "attend.sm80.f16.d64.paged.sigmoid.rope-interleaved"}) {
     const ParsedKey k = parse_kernel_key(key);
     EXPECT_EQ(k.fault, "") << key;
-    EXPECT_EQ(kernel_key(k.task.c_str(), k.family.c_str(), k.spec) + (k.fixed_split ? ".fixed-split" : ""), key);
+    EXPECT_EQ(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, k.fixed_split), key);
   }
   for (const char* bad : {"", "attend", "attend.sm80", "attend.sm80.bf16.d128", "attend.sm80.bf16.paged.d128", "attend.sm80.b16.d128.paged",
                           "attend.sm80.bf16.d128.paged.paged", "attend.sm80.bf16.d128.paged.softcap.alibi", "attend.sm80.bf16.d-1.paged"}) {

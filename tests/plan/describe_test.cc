@@ -191,3 +191,11 @@ TEST(Describe, NumbersAsText) {
 
 }  // namespace
 }  // namespace kvloom
+TEST(Policies, HaveNames) {
+  std::set<std::string> names;
+  for (int32_t p = 0; p < kNumPolicies; ++p) names.insert(name_of(Policy(p)));
+  EXPECT_EQ(names.size(), size_t(kNumPolicies));
+  EXPECT_EQ(names.count("unknown"), 0u);
+  for (const int32_t p : {-1, kNumPolicies, INT32_MAX}) EXPECT_STREQ(name_of(Policy(p)), "unknown");
+}
+

@@ -149,7 +149,6 @@ TEST(ReplayCommand, StopsWhenItsTimeIsUp) {
 TEST(ReplayCommand, WrongWordsAreNamed) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"--model", "llama"}, "--model: got 'llama', wanted one of llama-3.1-8b"},
-      {{"--policy", "best"}, "--policy: got 'best', wanted one of none, heap"},
       {{"--kv-dtype", "int8"}, "--kv-dtype: got 'int8', wanted one of f32"},
       {{"--backend", "tpu"}, "--backend: got 'tpu', wanted cpu"},
       {{"--trace", "/nonexistent.csv"}, "trace /nonexistent.csv: cannot open: No such file"},

@@ -118,12 +118,5 @@ TEST(StepStats, BalanceIsTheCostOfTheMostLoadedCtaOverTheMean) {
   EXPECT_EQ(stream.policy, Policy::stream);
 }
 
-TEST(Policies, HaveOneSpelling) {
-  for (int p = 0; p <= static_cast<int>(Policy::automatic); ++p) {
-    EXPECT_EQ(parse_policy(name_of(static_cast<Policy>(p))), static_cast<Policy>(p));
-  }
-  EXPECT_THROW(parse_policy("fastest"), Error);
-}
-
 }  // namespace
 }  // namespace kvloom::replay

@@ -48,7 +48,7 @@ struct Distance {
 };
 Distance distance_to_ref(const Step& step);
 
-/// Expects the outputs of `step` to be right: DESIGN's tolerances for its output type.
+/// Expects the outputs of `step` to be right: within the tolerances of its output type.
 void expect_right(const Step& step, const std::string& what = "");
 
 }  // namespace kvloom::test
