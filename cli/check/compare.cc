@@ -1,5 +1,6 @@
 #include "cli/check/compare.h"
 
+#include "cli/check/row_faults.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
@@ -31,7 +32,6 @@ double half_ulp(DType t, double x) {
 
 struct RowErrors {
   double square = 0.0, excess = 0.0, norm = 0.0;
-  int32_t not_finite = -1;  // the first dim that is NaN or infinite
 };
 RowErrors row_errors(DType type, const float* o, const double* ref, int32_t dim) {
   RowErrors e;
@@ -41,53 +41,35 @@ RowErrors row_errors(DType type, const float* o, const double* ref, int32_t dim)
     e.square += off * off;
     e.excess += beyond * beyond;
     e.norm += ref[d] * ref[d];
-    if (e.not_finite < 0 && !std::isfinite(o[d])) e.not_finite = d;
   }
   return e;
 }
 
-std::string where(const Case& c, int64_t row) {
-  const int64_t token = row / c.spec.num_qo_heads;
-  int64_t request = 0, first = 0;
-  while (request < c.num_requests() && first + c.q_len[request] <= token) first += c.q_len[request++];
-  return fmt::format("token {} (request {}, query {}), head {}", token, request, token - first, row % c.spec.num_qo_heads);
-}
-
 class Comparison {
  public:
-  Comparison(const Case& c, const std::vector<double>& growth, Errors& errors) : case_(c), growth_(growth), errors_(errors) {}
+  Comparison(const Case& c, const std::vector<double>& growth, Errors& errors)
+      : case_(c), growth_(growth), errors_(errors), faults_(c, errors) {}
 
   void row(int64_t i, const float* o, const double* ref_o) {
+    if (!faults_.finite(i, o, ref_o)) return;
     const int32_t dim = case_.spec.head_dim_vo;
     const PlainBounds bounds = plain_bounds(case_.spec.o_dtype);
     const RowErrors e = row_errors(case_.spec.o_dtype, o, ref_o, dim);
-    if (e.not_finite >= 0) {
-      return note(i, fmt::format("dim {}: never written, or poison that leaked in", e.not_finite), o[e.not_finite], ref_o[e.not_finite]);
-    }
     square_ += e.square;
     norm_ += e.norm;
     if (e.norm == 0.0) {
-      if (e.square != 0.0) note(i, "keeps no key: got a row that is not zero; its norm", std::sqrt(e.square), 0.0);
+      if (e.square != 0.0) faults_.note(i, "keeps no key: got a row that is not zero; its norm", std::sqrt(e.square), 0.0);
       return;
     }
     const double plain = std::sqrt(e.square / e.norm), excess = std::sqrt(e.excess / e.norm);
     errors_.worst_row = std::max(errors_.worst_row, plain);
     errors_.worst_excess = std::max(errors_.worst_excess, excess);
     const double growth = growth_of(i);
-    if (excess > kExcess * growth) note(i, "error beyond the output's rounding", excess, kExcess * growth);
-    if (dim >= 128 && case_.spec.o_dtype != DType::f32 && plain > bounds.row) note(i, "relative error", plain, bounds.row);
+    if (excess > kExcess * growth) faults_.note(i, "error beyond the output's rounding", excess, kExcess * growth);
+    if (dim >= 128 && case_.spec.o_dtype != DType::f32 && plain > bounds.row) faults_.note(i, "relative error", plain, bounds.row);
   }
 
-  void lse(int64_t i, float got, double wanted) {
-    if (std::isnan(got) || std::isinf(wanted) || std::isinf(got)) {
-      if (double(got) != wanted) note(i, "lse", got, wanted);
-      return;
-    }
-    const double error = std::fabs(double(got) - wanted) / (1.0 + std::fabs(wanted));
-    errors_.worst_lse = std::max(errors_.worst_lse, error);
-    const double bound = kLse * growth_of(i);
-    if (error > bound) note(i, fmt::format("lse: got {}, wanted {}; error", got, wanted), error, bound);
-  }
+  void lse(int64_t i, float got, double wanted) { faults_.lse(i, got, wanted, kLse * growth_of(i)); }
 
   void finish(int64_t elements) {
     errors_.whole = norm_ > 0.0 ? std::sqrt(square_ / norm_) : 0.0;
@@ -105,13 +87,10 @@ class Comparison {
     return growth_[size_t(i)];
   }
 
-  void note(int64_t i, const std::string& what, double got, double wanted) {
-    if (errors_.fault.empty()) errors_.fault = fmt::format("{}: {}: got {:.6g}, wanted {:.6g}", where(case_, i), what, got, wanted);
-  }
-
   const Case& case_;
   const std::vector<double>& growth_;
   Errors& errors_;
+  RowFaults faults_;
   double worst_growth_ = 1.0;
   double square_ = 0.0, norm_ = 0.0;
 };

@@ -41,11 +41,12 @@ struct Errors {
 };
 
 /// o [tokens, heads, dim] and lse [tokens, heads] (empty: not asked for) against REF. A row that keeps nothing must be exactly zero, with
-/// Outputs of a GPU.
-Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
-                   const std::vector<double>& ref_lse, const std::vector<double>& growth);
-
+/// LSE -inf (with a sink: the sink). `growth` [rows]: by how much the bounds of fp32 grow, at least 1; empty: 1.
 Errors compare(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
                const std::vector<double>& ref_lse, const std::vector<double>& growth = {});
+
+/// The same for outputs of a GPU, by the bounds of tensor cores.
+Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
+                   const std::vector<double>& ref_lse, const std::vector<double>& growth = {});
 
 }  // namespace kvloom::check

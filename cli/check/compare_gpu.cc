@@ -1,5 +1,6 @@
 // The bounds of runs on tensor cores: compare.h says what they are and why.
 #include "cli/check/compare.h"
+#include "cli/check/row_faults.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
@@ -40,45 +41,28 @@ Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector
   const int64_t dim = c.spec.head_dim_vo, rows = c.total_tokens() * c.spec.num_qo_heads;
   const double turned = c.spec.variant.rope.mode != RopeMode::none ? 3.0 : 1.0;
   double square = 0.0, norm = 0.0, worst_growth = 1.0;
-  const auto note = [&](int64_t i, const char* what, double got, double wanted) {
-    if (errors.fault.empty()) {
-      errors.fault = fmt::format("token {}, head {}: {}: got {:.6g}, wanted {:.6g}", i / c.spec.num_qo_heads, i % c.spec.num_qo_heads, what,
-                                 got, wanted);
-    }
-  };
+  RowFaults faults(c, errors);
   for (int64_t i = 0; i < rows; ++i) {
     double row_square = 0.0, row_norm = 0.0;
-    bool finite = true;
     for (int64_t d = 0; d < dim; ++d) {
       const double want = ref_o[size_t(i * dim + d)], off = double(o[size_t(i * dim + d)]) - want;
       row_square += off * off;
       row_norm += want * want;
-      finite = finite && std::isfinite(o[size_t(i * dim + d)]);
     }
     const double g = turned * (growth.empty() ? 1.0 : growth[size_t(i)]);
     worst_growth = std::max(worst_growth, g / turned);
-    if (!finite) {
-      note(i, "got a NaN or infinity (never written, or poison that leaked in)", 0.0, 0.0);
-      continue;
-    }
+    if (!faults.finite(i, o.data() + i * dim, ref_o.data() + i * dim)) continue;
     square += row_square;
     norm += row_norm;
     if (row_norm == 0.0) {
-      if (row_square != 0.0) note(i, "keeps no key, or only zeros: got a row that is not zero; its norm", std::sqrt(row_square), 0.0);
+      if (row_square != 0.0)
+        faults.note(i, "keeps no key, or only zeros: got a row that is not zero; its norm", std::sqrt(row_square), 0.0);
     } else {
       errors.worst_row = std::max(errors.worst_row, std::sqrt(row_square / row_norm));
       const double bound = g * (b.row * std::sqrt(row_norm) + b.floor);
-      if (std::sqrt(row_square) > bound) note(i, "error of the row", std::sqrt(row_square), bound);
+      if (std::sqrt(row_square) > bound) faults.note(i, "error of the row", std::sqrt(row_square), bound);
     }
-    if (lse.empty()) continue;
-    const double got = lse[size_t(i)], want = ref_lse[size_t(i)];
-    if (std::isnan(got) || std::isinf(want) || std::isinf(got)) {
-      if (got != want) note(i, "lse", got, want);
-      continue;
-    }
-    const double error = std::fabs(got - want) / (1.0 + std::fabs(want));
-    errors.worst_lse = std::max(errors.worst_lse, error);
-    if (error > b.lse * g) note(i, "lse: relative error", error, b.lse * g);
+    if (!lse.empty()) faults.lse(i, lse[size_t(i)], ref_lse[size_t(i)], b.lse * g);
   }
   errors.whole = norm > 0.0 ? std::sqrt(square / norm) : 0.0;
   if (rows * dim >= 4096 && errors.whole > b.whole * worst_growth && errors.fault.empty()) {

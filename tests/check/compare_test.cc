@@ -78,6 +78,22 @@ TEST(Compare, NanAndInfinityAreSeen) {
   }
 }
 
+TEST(Compare, TensorCoresSayTheSameOfARow) {
+  for (const float bad : {std::nanf(""), float(kInf)}) {
+    Sample s(DType::bf16);
+    s.got_o[4000] = bad;
+    const std::string fault = compare_gpu(s.c, s.got_o, s.got_lse, s.o, s.lse).fault;
+    EXPECT_EQ(fault, s.errors().fault);
+    EXPECT_EQ(fault.rfind("token 15 (request 0, query 15), head 1: dim 32: never written, or poison that leaked in: got ", 0), 0u) << fault;
+    Sample l(DType::bf16);
+    l.got_lse[3] = bad;
+    EXPECT_EQ(compare_gpu(l.c, l.got_o, l.got_lse, l.o, l.lse).fault, l.errors().fault);
+    EXPECT_NE(l.errors().fault, "");
+  }
+  Sample right(DType::bf16);
+  EXPECT_EQ(compare_gpu(right.c, right.got_o, right.got_lse, right.o, right.lse).fault, "");
+}
+
 TEST(Compare, EmptyRowsMustBeExactlyZeroAndMinusInfinity) {
   Sample s(DType::f32);
   for (int d = 0; d < 128; ++d) s.o[size_t(d)] = 0.0, s.got_o[size_t(d)] = 0.0f;
