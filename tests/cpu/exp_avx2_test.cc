@@ -1,6 +1,7 @@
 // The vector exp2 of the AVX2 target over its whole range.
 #if defined(__x86_64__)
 #include "kvloom/attn/exp.h"  // before the options below: what it holds must inline into any code
+#include "kvloom/cpu/target.h"
 
 #include <gtest/gtest.h>
 
@@ -23,10 +24,8 @@ __attribute__((noinline)) void exp2_avx2(const float* t, float* y) {
 namespace kvloom {
 namespace {
 
-bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
 TEST(Exp, Avx2Exp2OverItsWholeRange) {
-  if (!has_avx2()) GTEST_SKIP() << "this processor has no AVX2";
+  if (!cpu::is_available(cpu::Target::avx2)) GTEST_SKIP() << "this processor has no AVX2";
   double worst = 0;
   for (uint64_t u = float_to_bits(1e-30f); u <= float_to_bits(125.0f); u += 4099) {
     const float t = -bits_to_float(static_cast<uint32_t>(u));
@@ -39,7 +38,7 @@ TEST(Exp, Avx2Exp2OverItsWholeRange) {
 }
 
 TEST(Exp, Avx2Exp2AtItsEnds) {
-  if (!has_avx2()) GTEST_SKIP() << "this processor has no AVX2";
+  if (!cpu::is_available(cpu::Target::avx2)) GTEST_SKIP() << "this processor has no AVX2";
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const float x[8] = {-inf, 0.0f, -127.0f, nan, -1.0f, -0.0f, -1e30f, -126.0f};
   const float wanted[8] = {0.0f, 1.0f, 0.0f, nan, 0.5f, 1.0f, 0.0f, std::ldexp(1.0f, -126)};

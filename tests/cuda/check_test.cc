@@ -20,16 +20,22 @@ check::CheckOptions gpu_options() {
   return o;
 }
 
-TEST(CudaCheck, RandomCasesUnderEverySchedule) {
+/// A case on the fake GPU, which has its kernels.
+check::CaseResult run_on_fake_gpu(const check::Case& c, const check::CheckOptions& options) {
   FakeGpu& gpu = FakeGpu::get();
+  gpu.add_kernel(c.spec);
+  gpu.add_kernel(c.spec, true);
+  gpu.set_spec(&c.spec);
+  const check::CaseResult r = check::run_case(c, options.of_a_case);
+  gpu.set_spec(nullptr);
+  return r;
+}
+
+TEST(CudaCheck, RandomCasesUnderEverySchedule) {
   const check::CheckOptions options = gpu_options();
   for (int64_t i = 0; i < 24; ++i) {
     const check::Case c = check::case_of(options, i);
-    gpu.add_kernel(c.spec);
-    gpu.add_kernel(c.spec, true);
-    gpu.set_spec(&c.spec);
-    const check::CaseResult r = check::run_case(c, options.of_a_case);
-    gpu.set_spec(nullptr);
+    const check::CaseResult r = run_on_fake_gpu(c, options);
     EXPECT_EQ(r.errors.fault, "") << i << ": " << check::describe(c);
     EXPECT_NE(r.key.find("attend.sm80."), std::string::npos) << r.key;
     EXPECT_GE(r.runs, 40);
@@ -38,17 +44,11 @@ TEST(CudaCheck, RandomCasesUnderEverySchedule) {
 
 // A dropped work item must be found on this path too.
 TEST(CudaCheck, SabotageIsFound) {
-  FakeGpu& gpu = FakeGpu::get();
   check::CheckOptions options = gpu_options();
   options.of_a_case.sabotage = check::parse_sabotage("drop-item");
   int spoiled = 0, found = 0;
   for (int64_t i = 0; i < 12; ++i) {
-    const check::Case c = check::case_of(options, i);
-    gpu.add_kernel(c.spec);
-    gpu.add_kernel(c.spec, true);
-    gpu.set_spec(&c.spec);
-    const check::CaseResult r = check::run_case(c, options.of_a_case);
-    gpu.set_spec(nullptr);
+    const check::CaseResult r = run_on_fake_gpu(check::case_of(options, i), options);
     spoiled += r.sabotaged;
     found += r.sabotaged && !r.errors.fault.empty();
   }

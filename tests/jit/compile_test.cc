@@ -6,9 +6,8 @@
 #include "tests/jit/nvrtc_here.h"
 #include "tests/jit/temporary_folder.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include <cstdio>
+#include <cstdlib>
 #include <set>
 
 namespace kvloom::jit {
@@ -182,22 +181,16 @@ TEST(Compile, ArchsAreChecked) {
 }
 
 // In a process of its own: the search is made once a process.
-TEST(Compile, MissingNvrtcIsNamed) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::setenv("KVLOOM_NVRTC", "/nowhere", 1);
-    ::execl("/proc/self/exe", "test_jit", "--gtest_also_run_disabled_tests", "--gtest_filter=Child.DISABLED_NoNvrtc", nullptr);
-    ::_exit(2);
-  }
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-}
-TEST(Child, DISABLED_NoNvrtc) {
-  const std::string text = error_of([] { cubin_of(small_unit(), "sm_90a", Cache("")); }, ErrorCode::unsupported);
-  EXPECT_TRUE(has(text, "/nowhere")) << text;
-  EXPECT_TRUE(has(text, "KVLOOM_NVRTC")) << text;
-  EXPECT_TRUE(has(text, "test.small")) << text;
+TEST(CompileDeathTest, MissingNvrtcIsNamed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, not a fork of one that may have searched
+  EXPECT_EXIT(
+      {
+        ::setenv("KVLOOM_NVRTC", "/nowhere", 1);
+        const std::string text = error_of([] { cubin_of(small_unit(), "sm_90a", Cache("")); }, ErrorCode::unsupported);
+        std::fputs(text.c_str(), stderr);
+        std::exit(testing::Test::HasFailure() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "test\\.small.*KVLOOM_NVRTC; tried:.*/nowhere");
 }
 
 }  // namespace

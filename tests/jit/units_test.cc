@@ -1,8 +1,9 @@
 // Every GPU kernel that is asked for somewhere compiles, without a GPU, and holds the registers and spills that were recorded. The list is
-// tests/jit/units.txt: key, then registers and spilled bytes of the memory, compute and mixed entries for sm_90a. It covers each pair of
-// (types, dims, store, feature, policy) that kernels differ by; a smaller part is compiled for the other generations.
+// tests/jit/units.txt: key, then registers and spilled bytes of the memory, compute and mixed entries for sm_90a; zeros where nothing has
+// been recorded yet, and then only that it compiles is shown. It covers each pair of (types, dims, store, feature, policy) that kernels
+// differ by; a smaller part is compiled for the other generations.
 //   KVLOOM_RECORD_UNITS=1 test_jit --gtest_filter=Units.*   writes the list anew (and fails, so that nobody leaves it on)
-//   KVLOOM_UNITS=N: only the first N; all of them take minutes. CI sets it to all.
+//   KVLOOM_UNITS=N or all: so many of them, from the first; default 4. All take many minutes.
 #include "kvloom/api/kernels.h"
 #include "kvloom/contract/kernel_key.h"
 #include "kvloom/support/error.h"
@@ -87,7 +88,7 @@ TEST(Units, CompileWithinRecordedBounds) {
     const Recorded now = measure(bound.key, "sm_90a");
     for (int e = 0; e < 3; ++e) {
       EXPECT_GT(now.registers[e], 0) << bound.key << ": entry " << e;
-      if (bound.registers[e] == 0) continue;  // not recorded yet: that it compiles is what is shown
+      if (bound.registers[e] == 0) continue;  // not recorded yet
       EXPECT_LE(now.registers[e], bound.registers[e]) << bound.key << ": entry " << e;
       EXPECT_LE(now.spills[e], bound.spills[e]) << bound.key << ": entry " << e;
     }
