@@ -51,17 +51,20 @@ std::vector<Finding> examine(const Machine& m) {
   list.push_back({"caches", m.l2_bytes > 0,
                   fmt::format("L1d {} KiB, L2 {} KiB a core, L3 {} KiB", m.l1d_bytes >> 10, m.l2_bytes >> 10, m.l3_bytes >> 10),
                   "sizes unknown: built-in tile sizes are used"});
+  const char* const forced = std::getenv("KVLOOM_CPU_TARGET");
+  const bool is_forced = forced != nullptr && *forced != '\0';
+  cpu::Target used = cpu::fastest_target(), wanted;
+  const bool good = is_forced && cpu::parse_target(forced, wanted) && cpu::is_available(wanted);
+  if (good) used = wanted;
   for (int t = 0; t < cpu::kNumTargets; ++t) {
     const auto target = static_cast<cpu::Target>(t);
-    const bool chosen = target == cpu::best_target();
+    const bool chosen = target == used && (good || !is_forced);
     list.push_back({fmt::format("cpu target {}", cpu::name_of(target)), cpu::is_available(target), chosen ? "runs here, used" : "runs here",
                     "this processor lacks the instructions; another target is used"});
     if (!list.back().ok) list.back().detail = "does not run here";
   }
-  if (const char* forced = std::getenv("KVLOOM_CPU_TARGET")) {
-    cpu::Target t;
-    const bool good = cpu::parse_target(forced, t) && cpu::is_available(t);
-    list.push_back({"KVLOOM_CPU_TARGET", good, forced, "not a target that runs here: it is ignored; unset it or name one from above"});
+  if (is_forced) {
+    list.push_back({"KVLOOM_CPU_TARGET", good, forced, "not a target that runs here: engines refuse it; unset it or name one from above"});
   }
   examine_gpus(list);
   return list;

@@ -45,7 +45,8 @@ void setting(const Report& r, std::string& out) {
                    r.samples > 1 ? fmt::format(", {} samples a prompt", r.samples) : ""));
   line(out, "kernel", r.kernel_keys);
   line(out, "plan",
-       fmt::format("policy {}, levels {}, {} CTAs on {} thread{}", r.policy, r.levels, r.num_ctas, r.threads, r.threads == 1 ? "" : "s"));
+       fmt::format("policy {}, levels {}, {} virtual CTAs, taken one by one by {} thread{}", r.policy, r.levels, r.num_ctas, r.threads,
+                   r.threads == 1 ? "" : "s"));
   line(out, "KV pool",
        fmt::format("{} tokens in pages of {}, {} {}, at most {} in use", count(r.pool_tokens), r.page_size,
                    bytes(double(r.pool_tokens * r.token_bytes) * r.pools),

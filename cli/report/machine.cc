@@ -32,7 +32,7 @@ int usable_cores() {
 }
 
 std::string target_list() {
-  const cpu::Target best = cpu::best_target();
+  const cpu::Target best = cpu::fastest_target();
   std::string list = cpu::name_of(best);
   for (int t = cpu::kNumTargets - 1; t >= 0; --t) {
     const auto target = static_cast<cpu::Target>(t);

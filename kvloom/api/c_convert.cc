@@ -27,14 +27,14 @@ struct DlType {
 };
 constexpr DlType kDlTypes[kNumDTypes] = {{2, 32}, {2, 16}, {4, 16}, {10, 8}, {12, 8}};
 
-DType dtype_of(const kvloom_tensor& t, const char* name) {
+DType dtype_of(const kvloom_tensor& t, const char* function, const char* name) {
   for (int32_t d = 0; d < kNumDTypes; ++d) {
     if (t.dtype_code == kDlTypes[d].code && t.dtype_bits == kDlTypes[d].bits && t.dtype_lanes == 1) return DType(d);
   }
   fail(ErrorCode::invalid_argument,
-       "{}: dtype: got DLPack code {}, {} bits, {} lanes, wanted float32, float16, bfloat16, float8_e4m3fn or "
+       "{}: {}: dtype: got DLPack code {}, {} bits, {} lanes, wanted float32, float16, bfloat16, float8_e4m3fn or "
        "float8_e5m2",
-       name, t.dtype_code, t.dtype_bits, t.dtype_lanes);
+       function, name, t.dtype_code, t.dtype_bits, t.dtype_lanes);
 }
 
 /// An 8-bit enum from an int32 field; numbers that name nothing stay so, and are refused by the checks of the value.
@@ -116,17 +116,17 @@ void require_pointer(const void* p, const char* function, const char* name) {
   require(p != nullptr, "{}: {}: got a null pointer, wanted an address", function, name);
 }
 
-Tensor tensor_of(const kvloom_tensor* t, const char* name, bool host_only) {
+Tensor tensor_of(const kvloom_tensor* t, const char* function, const char* name, bool host_only) {
   if (t == nullptr) return {};
   const int32_t place = t->device_type;
   require(place == kDlCpu || place == kDlPinned || place == kDlCuda || place == kDlManaged,
-          "{}: device_type: got {}, wanted 1 (CPU), 2 (CUDA), 3 (pinned host memory) or 13 (managed)", name, place);
+          "{}: {}: device_type: got {}, wanted 1 (CPU), 2 (CUDA), 3 (pinned host memory) or 13 (managed)", function, name, place);
   require(!host_only || place != kDlCuda,
-          "{}: device_type: got 2 (CUDA), wanted 1 (CPU) or 3 (pinned host memory); copy the tensor to the host", name);
-  require(t->ndim >= 1 && t->ndim <= 4, "{}: ndim: got {}, wanted 1 .. 4", name, t->ndim);
-  require_pointer(t->shape, name, "shape");
+          "{}: {}: device_type: got 2 (CUDA), wanted 1 (CPU) or 3 (pinned host memory); copy the tensor to the host", function, name);
+  require(t->ndim >= 1 && t->ndim <= 4, "{}: {}: ndim: got {}, wanted 1 .. 4", function, name, t->ndim);
+  require(t->shape != nullptr, "{}: {}: shape: got a null pointer, wanted {} sizes", function, name, t->ndim);
   Tensor out;
-  out.dtype = dtype_of(*t, name);
+  out.dtype = dtype_of(*t, function, name);
   out.data = t->data == nullptr ? nullptr : static_cast<char*>(t->data) + t->byte_offset;
   out.ndim = t->ndim;
   out.device_type = t->device_type;
@@ -139,13 +139,13 @@ Tensor tensor_of(const kvloom_tensor* t, const char* name, bool host_only) {
   return out;
 }
 
-IndexView indices_of(const kvloom_indices& i, const char* name) {
+IndexView indices_of(const kvloom_indices& i, const char* function, const char* name) {
   if (i.data == nullptr) {
-    require(i.size == 0, "{}: data: got a null pointer with {} entries, wanted an address", name, i.size);
+    require(i.size == 0, "{}: {}: data: got a null pointer with {} entries, wanted an address", function, name, i.size);
     return {};
   }
-  require(i.size >= 0, "{}: size: got {}, wanted at least 0", name, i.size);
-  require(i.bits == 32 || i.bits == 64, "{}: bits: got {}, wanted 32 or 64", name, i.bits);
+  require(i.size >= 0, "{}: {}: size: got {}, wanted at least 0", function, name, i.size);
+  require(i.bits == 32 || i.bits == 64, "{}: {}: bits: got {}, wanted 32 or 64", function, name, i.bits);
   if (i.bits == 32) return IndexView(static_cast<const int32_t*>(i.data), i.size);
   return IndexView(static_cast<const int64_t*>(i.data), i.size);
 }
@@ -209,16 +209,16 @@ EngineOptions options_of(const kvloom_options* options) {
   return out;
 }
 
-RunTensors run_tensors_of(const kvloom_run_tensors* tensors) {
+RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* function) {
   const kvloom_run_tensors t = read_struct(tensors, "kvloom_run_tensors");
   RunTensors out;
-  out.q = tensor_of(t.q, "q", false);
-  out.k = tensor_of(t.k, "k", false);
-  out.v = tensor_of(t.v, "v", false);
-  out.o = tensor_of(t.o, "o", false);
-  out.lse = tensor_of(t.lse, "lse", false);
+  out.q = tensor_of(t.q, function, "q", false);
+  out.k = tensor_of(t.k, function, "k", false);
+  out.v = tensor_of(t.v, function, "v", false);
+  out.o = tensor_of(t.o, function, "o", false);
+  out.lse = tensor_of(t.lse, function, "lse", false);
   out.layout = static_cast<KvLayout>(t.layout);
-  out.pages = indices_of(t.pages, "pages");
+  out.pages = indices_of(t.pages, function, "pages");
   out.page_pos = t.page_pos;
   out.alibi_slopes = t.alibi_slopes;
   out.sink = t.sink;
@@ -229,30 +229,36 @@ RunTensors run_tensors_of(const kvloom_run_tensors* tensors) {
   return out;
 }
 
-AppendBatch append_batch_of(const kvloom_append_batch* batch) {
+AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* function) {
   const kvloom_append_batch b = read_struct(batch, "kvloom_append_batch");
-  return {
-      b.num_tokens,  b.request, b.pos, b.rope_pos, b.num_requests, indices_of(b.list_indptr, "list_indptr"), indices_of(b.pages, "pages"),
-      b.table_stride};
+  return {b.num_tokens,
+          b.request,
+          b.pos,
+          b.rope_pos,
+          b.num_requests,
+          indices_of(b.list_indptr, function, "list_indptr"),
+          indices_of(b.pages, function, "pages"),
+          b.table_stride};
 }
 
-void batch_of(const kvloom_batch* from, BatchCopy& to) {
+void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function) {
   const kvloom_batch b = read_struct(from, "kvloom_batch");
   to.batch = {};
   to.groups.clear();
   to.batch.num_requests = b.num_requests;
-  to.batch.qo_indptr = indices_of(b.qo_indptr, "qo_indptr");
-  to.batch.kv_len = indices_of(b.kv_len, "kv_len");
-  to.batch.list_indptr = indices_of(b.list_indptr, "list_indptr");
-  to.batch.pages = indices_of(b.pages, "pages");
+  to.batch.qo_indptr = indices_of(b.qo_indptr, function, "qo_indptr");
+  to.batch.kv_len = indices_of(b.kv_len, function, "kv_len");
+  to.batch.list_indptr = indices_of(b.list_indptr, function, "list_indptr");
+  to.batch.pages = indices_of(b.pages, function, "pages");
   to.batch.table_stride = b.table_stride;
   to.batch.lists_per_kv_head = b.lists_per_kv_head != 0;
   to.batch.kv_position = static_cast<KvPosition>(b.kv_position);
   to.batch.q_pos0 = b.q_pos0;
   to.batch.q_pos = b.q_pos;
   to.batch.prefix = b.prefix;
-  require(b.num_groups >= 0 && (b.groups != nullptr || b.num_groups == 0), "groups: got {} of them at {}, wanted an array and its length",
-          b.num_groups, b.groups == nullptr ? "a null pointer" : "an address");
+  require(b.num_groups >= 0 && (b.groups != nullptr || b.num_groups == 0),
+          "{}: groups: got {} of them at {}, wanted an array and its length", function, b.num_groups,
+          b.groups == nullptr ? "a null pointer" : "an address");
   for (int64_t i = 0; i < b.num_groups; ++i) {
     const kvloom_level_group& g = b.groups[i];
     to.groups.push_back({g.level, g.list_begin, g.kv_begin, g.kv_end, g.kv_pos0, g.kv_index0, g.kv_head, {g.tokens, g.num_tokens}});

@@ -27,16 +27,16 @@ kvloom_status guarded(F&& f) noexcept {
 /// Throws invalid_argument for a null `p`: "function: name: got a null pointer".
 void require_pointer(const void* p, const char* function, const char* name);
 
-/// `host_only`: refuses tensors in device memory.
-Tensor tensor_of(const kvloom_tensor* t, const char* name, bool host_only = true);
-IndexView indices_of(const kvloom_indices& i, const char* name);
+/// `host_only`: refuses tensors in device memory. `function`: the caller's, for the message.
+Tensor tensor_of(const kvloom_tensor* t, const char* function, const char* name, bool host_only = true);
+IndexView indices_of(const kvloom_indices& i, const char* function, const char* name);
 RopeSpec rope_of(const kvloom_rope* rope);
 ScaleParams scales_of(const kvloom_scales* scales);
 AttentionSpec spec_of(const kvloom_spec* spec);
 Capacity capacity_of(const kvloom_capacity* capacity);
 EngineOptions options_of(const kvloom_options* options);
-RunTensors run_tensors_of(const kvloom_run_tensors* tensors);
-AppendBatch append_batch_of(const kvloom_append_batch* batch);
+RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* function);
+AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* function);
 
 // Structs that begin with struct_size are read as far as the caller's size goes, over the defaults of this library. They throw if the size
 // is absurd, or if bytes are set that this library does not know.
@@ -46,7 +46,7 @@ struct BatchCopy {
   Batch batch;
   std::vector<LevelGroup> groups;
 };
-void batch_of(const kvloom_batch* from, BatchCopy& to);
+void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function);
 
 /// A copy of `text` for kvloom_string_free.
 char* string_for_caller(const std::string& text);

@@ -64,7 +64,7 @@ kvloom_status kvloom_plan_create(kvloom_engine* engine, const kvloom_batch* batc
   return guarded([&] {
     require_pointer(engine, "kvloom_plan_create", "engine");
     require_pointer(plan, "kvloom_plan_create", "plan");
-    kvloom::api::batch_of(batch, engine->batch);
+    kvloom::api::batch_of(batch, engine->batch, "kvloom_plan_create");
     *plan = new kvloom_plan{engine->engine.plan(engine->batch.batch)};
   });
 }
@@ -73,7 +73,7 @@ kvloom_status kvloom_plan_update(kvloom_engine* engine, kvloom_plan* plan, const
   return guarded([&] {
     require_pointer(engine, "kvloom_plan_update", "engine");
     require_pointer(plan, "kvloom_plan_update", "plan");
-    kvloom::api::batch_of(batch, engine->batch);
+    kvloom::api::batch_of(batch, engine->batch, "kvloom_plan_update");
     engine->engine.replan(plan->plan, engine->batch.batch);
   });
 }
@@ -113,7 +113,7 @@ kvloom_status kvloom_run(kvloom_engine* engine, const kvloom_plan* plan, const k
   return guarded([&] {
     require_pointer(engine, "kvloom_run", "engine");
     require_pointer(plan, "kvloom_run", "plan");
-    engine->engine.run(plan->plan, kvloom::api::run_tensors_of(tensors), stream);
+    engine->engine.run(plan->plan, kvloom::api::run_tensors_of(tensors, "kvloom_run"), stream);
   });
 }
 
@@ -121,8 +121,9 @@ kvloom_status kvloom_attention(const kvloom_spec* spec, const kvloom_batch* batc
                                const kvloom_options* options) {
   return guarded([&] {
     kvloom::api::BatchCopy copy;
-    kvloom::api::batch_of(batch, copy);
-    kvloom::attention(kvloom::api::spec_of(spec), copy.batch, kvloom::api::run_tensors_of(tensors), kvloom::api::options_of(options));
+    kvloom::api::batch_of(batch, copy, "kvloom_attention");
+    kvloom::attention(kvloom::api::spec_of(spec), copy.batch, kvloom::api::run_tensors_of(tensors, "kvloom_attention"),
+                      kvloom::api::options_of(options));
   });
 }
 

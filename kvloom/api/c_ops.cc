@@ -18,49 +18,56 @@ extern "C" {
 
 kvloom_status kvloom_merge_states(const kvloom_tensor* o_a, const kvloom_tensor* lse_a, const kvloom_tensor* o_b,
                                   const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse) {
+  constexpr const char* self = "kvloom_merge_states";
   return guarded([&] {
-    kvloom::merge_states(tensor_of(o_a, "o_a"), tensor_of(lse_a, "lse_a"), tensor_of(o_b, "o_b"), tensor_of(lse_b, "lse_b"),
-                         tensor_of(o, "o"), tensor_of(lse, "lse"));
+    kvloom::merge_states(tensor_of(o_a, self, "o_a"), tensor_of(lse_a, self, "lse_a"), tensor_of(o_b, self, "o_b"),
+                         tensor_of(lse_b, self, "lse_b"), tensor_of(o, self, "o"), tensor_of(lse, self, "lse"));
   });
 }
 
 kvloom_status kvloom_merge_states_n(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, const kvloom_tensor* o,
                                     const kvloom_tensor* lse) {
-  return guarded(
-      [&] { kvloom::merge_states_n(tensor_of(o_in, "o_in"), tensor_of(lse_in, "lse_in"), tensor_of(o, "o"), tensor_of(lse, "lse")); });
+  constexpr const char* self = "kvloom_merge_states_n";
+  return guarded([&] {
+    kvloom::merge_states_n(tensor_of(o_in, self, "o_in"), tensor_of(lse_in, self, "lse_in"), tensor_of(o, self, "o"),
+                           tensor_of(lse, self, "lse"));
+  });
 }
 
 kvloom_status kvloom_merge_states_ragged(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, kvloom_indices indptr,
                                          const kvloom_tensor* o, const kvloom_tensor* lse) {
+  constexpr const char* self = "kvloom_merge_states_ragged";
   return guarded([&] {
-    kvloom::merge_states_ragged(tensor_of(o_in, "o_in"), tensor_of(lse_in, "lse_in"), indices_of(indptr, "indptr"), tensor_of(o, "o"),
-                                tensor_of(lse, "lse"));
+    kvloom::merge_states_ragged(tensor_of(o_in, self, "o_in"), tensor_of(lse_in, self, "lse_in"), indices_of(indptr, self, "indptr"),
+                                tensor_of(o, self, "o"), tensor_of(lse, self, "lse"));
   });
 }
 
 kvloom_status kvloom_append_kv(const kvloom_tensor* k_new, const kvloom_tensor* v_new, const kvloom_append_batch* batch,
                                const kvloom_tensor* k, const kvloom_tensor* v, int32_t layout, int32_t page_size, const kvloom_rope* rope,
                                const kvloom_scales* scale) {
+  constexpr const char* self = "kvloom_append_kv";
   return guarded([&] {
-    kvloom::append_kv(tensor_of(k_new, "k_new"), tensor_of(v_new, "v_new"), kvloom::api::append_batch_of(batch), tensor_of(k, "k"),
-                      tensor_of(v, "v"), static_cast<kvloom::KvLayout>(layout), page_size, kvloom::api::rope_of(rope),
-                      kvloom::api::scales_of(scale));
+    kvloom::append_kv(tensor_of(k_new, self, "k_new"), tensor_of(v_new, self, "v_new"), kvloom::api::append_batch_of(batch, self),
+                      tensor_of(k, self, "k"), tensor_of(v, self, "v"), static_cast<kvloom::KvLayout>(layout), page_size,
+                      kvloom::api::rope_of(rope), kvloom::api::scales_of(scale));
   });
 }
 
 kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope) {
   return guarded([&] {
     require_pointer(rope, "kvloom_apply_rope", "rope");
-    kvloom::apply_rope(tensor_of(x, "x"), pos, kvloom::api::rope_of(rope));
+    kvloom::apply_rope(tensor_of(x, "kvloom_apply_rope", "x"), pos, kvloom::api::rope_of(rope));
   });
 }
 
 kvloom_status kvloom_bsr_create(int32_t num_block_rows, int32_t rows_per_block, int32_t cols_per_block, int32_t num_block_cols,
                                 kvloom_indices indptr, kvloom_indices indices, kvloom_bsr** bsr) {
+  constexpr const char* self = "kvloom_bsr_create";
   return guarded([&] {
-    require_pointer(bsr, "kvloom_bsr_create", "bsr");
-    *bsr = new kvloom_bsr{kvloom::bsr_batch(num_block_rows, rows_per_block, cols_per_block, num_block_cols, indices_of(indptr, "indptr"),
-                                            indices_of(indices, "indices"))};
+    require_pointer(bsr, self, "bsr");
+    *bsr = new kvloom_bsr{kvloom::bsr_batch(num_block_rows, rows_per_block, cols_per_block, num_block_cols,
+                                            indices_of(indptr, self, "indptr"), indices_of(indices, self, "indices"))};
   });
 }
 
@@ -80,10 +87,11 @@ kvloom_status kvloom_variable_bsr_create(const int32_t* block_rows, int64_t num_
 }
 
 kvloom_status kvloom_bsr_batch(const kvloom_bsr* bsr, kvloom_batch* batch, int32_t* page_size, int64_t* kv_tokens) {
+  constexpr const char* self = "kvloom_bsr_batch";
   return guarded([&] {
-    require_pointer(bsr, "kvloom_bsr_batch", "bsr");
-    require_pointer(batch, "kvloom_bsr_batch", "batch");
-    require_pointer(page_size, "kvloom_bsr_batch", "page_size");
+    require_pointer(bsr, self, "bsr");
+    require_pointer(batch, self, "batch");
+    require_pointer(page_size, self, "page_size");
     const kvloom::Batch& from = bsr->bsr.batch;
     kvloom_batch b;
     kvloom_batch_init(&b, sizeof b);

@@ -1,9 +1,10 @@
 #include "kvloom/cpu/target.h"
 
+#include "kvloom/support/check.h"
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
@@ -53,19 +54,23 @@ bool is_available(Target t) {
   return t == Target::portable;
 }
 
+Target fastest_target() {
+  if (is_available(Target::avx512)) return Target::avx512;
+  return is_available(Target::avx2) ? Target::avx2 : Target::portable;
+}
+
 Target best_target() {
   static const Target best = [] {
-    Target fastest = Target::portable;
-    if (is_available(Target::avx2)) fastest = Target::avx2;
-    if (is_available(Target::avx512)) fastest = Target::avx512;
     const char* wanted = std::getenv("KVLOOM_CPU_TARGET");
-    if (!wanted || !*wanted) return fastest;
+    if (!wanted || !*wanted) return fastest_target();
     Target forced;
     if (parse_target(wanted, forced) && is_available(forced)) return forced;
-    std::fprintf(stderr,
-                 "kvloom: KVLOOM_CPU_TARGET: got \"%s\", which this machine can't run; using %s (portable, avx2 and avx512 exist)\n",
-                 wanted, name_of(fastest));
-    return fastest;
+    std::string here;
+    for (int t = 0; t < kNumTargets; ++t) {
+      if (is_available(Target(t))) here.append(here.empty() ? "" : ", ").append(name_of(Target(t)));
+    }
+    fail(ErrorCode::invalid_argument, "KVLOOM_CPU_TARGET: got \"{}\", wanted a target that runs here: {}; unset it for the best of them",
+         wanted, here);
   }();
   return best;
 }

@@ -11,6 +11,7 @@ inline constexpr int kNumTargets = 3;
 const char* name_of(Target t);  // "portable", "avx2", "avx512"
 bool parse_target(const char* name, Target& out);
 bool is_available(Target t);  // compiled in, and the processor and OS support it
-Target best_target();         // the fastest available; KVLOOM_CPU_TARGET overrides (ignored, with a note on stderr, if not available)
+Target fastest_target();      // of those available
+Target best_target();         // the fastest, or what KVLOOM_CPU_TARGET says; invalid_argument if that is none of these, or not available
 
 }  // namespace kvloom::cpu

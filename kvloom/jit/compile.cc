@@ -55,13 +55,13 @@ std::string compile_aloud(const Unit& unit, const std::string& arch) {
 
 std::string arch_of(int major, int minor) { return kvloom::format("sm_{}{}", major * 10 + minor, major >= 9 ? "a" : ""); }
 
-void check_arch(const std::string& arch) {
+void check_arch(const std::string& arch, const char* where) {
   const bool shape = arch.size() >= 5 && arch.starts_with("sm_") &&
                      std::all_of(arch.begin() + 3, arch.end() - 1, [](char c) { return c >= '0' && c <= '9'; }) &&
                      ((arch.back() >= '0' && arch.back() <= '9') || arch.back() == 'a' || arch.back() == 'f');
-  require(shape, "jit: arch: got \"{}\", wanted an architecture like sm_80, sm_90a or sm_120a", arch);
+  require(shape, "{}: got \"{}\", wanted an architecture like sm_80, sm_90a or sm_120a", where, arch);
   const int number = std::atoi(arch.c_str() + 3);
-  if (number < 80) fail(ErrorCode::unsupported, "jit: arch: got {}, wanted sm_80 or newer; older chips lack the instructions", arch);
+  if (number < 80) fail(ErrorCode::unsupported, "{}: got {}, wanted sm_80 or newer; older chips lack the instructions", where, arch);
 }
 
 CacheName cache_name(const Unit& unit, const std::string& arch) {

@@ -24,7 +24,7 @@ std::string compile_unit(const Unit& unit, const std::string& arch, std::string&
 
 /// "sm_90a" of a compute capability: with the letter where the family has instructions of its own chips.
 std::string arch_of(int major, int minor);
-/// Throws invalid_argument unless `arch` looks like sm_80, sm_90a, sm_120a.
-void check_arch(const std::string& arch);
+/// Throws invalid_argument unless `arch` looks like sm_80, sm_90a, sm_120a. `where`: the option that it came by, for the message.
+void check_arch(const std::string& arch, const char* where = "jit: arch");
 
 }  // namespace kvloom::jit

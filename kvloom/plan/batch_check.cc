@@ -64,9 +64,9 @@ std::string name_of_list(const AttentionSpec& spec, const Batch& batch, int64_t 
 
 void check_queries(const Capacity& capacity, const Batch& batch) {
   const IndexView& qo = batch.qo_indptr;
-  require(qo.given(), "plan: qo_indptr: got a null pointer, wanted {} entries", batch.num_requests + 1);
-  require(qo.size == batch.num_requests + 1, "plan: qo_indptr: got {} entries, wanted num_requests + 1 = {}", qo.size,
-          batch.num_requests + 1);
+  const int64_t entries = int64_t(batch.num_requests) + 1;
+  require(qo.given(), "plan: qo_indptr: got a null pointer, wanted {} entries", entries);
+  require(qo.size == entries, "plan: qo_indptr: got {} entries, wanted num_requests + 1 = {}", qo.size, entries);
   const bool sound = never_decreases(qo, qo.size);
   require(qo[0] == 0, "plan: qo_indptr: request 0: got {}, wanted 0; pass Q from its first row", qo[0]);
   for (int64_t r = 0; r < batch.num_requests && !sound; ++r) {

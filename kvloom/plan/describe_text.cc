@@ -21,6 +21,9 @@ void write_summary(const PlanView& plan, const AttentionSpec& spec, const PlanFa
          counted(ctas, "CTA"));
   append(out, "  balance    {}: largest load {}, mean {}, smallest {}\n", ratio(facts.largest_load * ctas, facts.total_load),
          grouped(facts.largest_load), grouped((facts.total_load + ctas / 2) / ctas), grouped(facts.smallest_load));
+  const auto idle = std::count_if(facts.ctas.begin(), facts.ctas.end(), [](const CtaFacts& c) { return c.items == 0; });
+  if (idle > 0)
+    append(out, "  idle       {} of {} have nothing to do; balance, mean and smallest load count them\n", idle, counted(ctas, "CTA"));
   uint64_t of_class[2] = {0, 0}, cut = 0, shared = 0, partials = 0;
   for (int64_t i = 0; i < plan.items.size; ++i) {
     ++of_class[plan.items[i].kernel_class & 1];

@@ -36,8 +36,8 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
   for (const Candidate& c : choice.candidates) {
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }
-  text += kvloom::format("CTAs     {}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
-                         config.compute_rows_above);
+  text += kvloom::format("CTAs     {}{}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
+                         choice.on_gpu() ? "" : ", virtual: whichever thread is free takes the next", config.compute_rows_above);
   text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
   const int64_t group = spec.group_size();
   const Intensity decode = intensity(spec, *winner.kernel, group);

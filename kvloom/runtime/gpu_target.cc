@@ -21,8 +21,8 @@ constexpr Chip kChips[] = {
 
 }  // namespace
 
-GpuTarget typical_target(const std::string& arch) {
-  jit::check_arch(arch);
+GpuTarget typical_target(const std::string& arch, const char* where) {
+  jit::check_arch(arch, where);
   GpuTarget t;
   t.arch = arch;
   t.capability = std::atoi(arch.c_str() + 3);

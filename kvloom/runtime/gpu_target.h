@@ -17,7 +17,8 @@ struct GpuTarget {
   std::string name;  // "NVIDIA H200", or what the architecture is usually called
 };
 
-/// A typical chip of an architecture, for plans and explanations without a device. Throws invalid_argument for a malformed one.
-GpuTarget typical_target(const std::string& arch);
+/// A typical chip of an architecture, for plans and explanations without a device. Throws invalid_argument for a malformed one;
+/// `where`: the option that it came by.
+GpuTarget typical_target(const std::string& arch, const char* where = "jit: arch");
 
 }  // namespace kvloom::runtime

@@ -42,7 +42,7 @@ cpu::Target wanted_target(const char* wanted) {
 
 /// The GPU in question. False: there is none; `why` says so.
 bool find_gpu(const Wanted& wanted, GpuTarget& gpu, std::string& why) {
-  if (wanted.cuda_arch != nullptr) return gpu = typical_target(wanted.cuda_arch), true;
+  if (wanted.cuda_arch != nullptr) return gpu = typical_target(wanted.cuda_arch, "Engine: options.cuda_arch"), true;
   if (wanted.backend == Backend::cpu) return why = "the caller asked for cpu", false;
   if (Device::count(why) == 0) return false;
   gpu = Device::get(wanted.device >= 0 ? wanted.device : Device::current_ordinal()).target();
@@ -103,8 +103,12 @@ Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
   }
   choice.gpu = judge.gpu();
   if (choice.chosen >= 0) return choice;
-  std::string reasons;
-  for (const Candidate& c : choice.candidates) reasons += kvloom::format("\n  {}: {}", c.key, c.declined);
+  std::string reasons, others;  // of another backend than the caller asked for: last
+  for (const Candidate& c : choice.candidates) {
+    const bool other = wanted.backend != Backend::automatic && c.kernel->backend != wanted.backend;
+    (other ? others : reasons) += kvloom::format("\n  {}: {}", c.key, c.declined);
+  }
+  reasons += others;
   fail(ErrorCode::unsupported, "Engine: no kernel runs this spec on this machine:{}", reasons);
 }
 

@@ -237,6 +237,20 @@ TEST_P(BadRun, IsRefused) {
 }
 INSTANTIATE_TEST_SUITE_P(All, BadRun, testing::ValuesIn(kBadRuns), [](const auto& info) { return name_of_row(info.param); });
 
+TEST(BadSpec, KernelsOfTheBackendThatWasAskedForComeFirst) {
+  Bench s;
+  s.step.spec.head_dim_qk = 8;
+  try {
+    Engine engine(s.step.spec, s.capacity, s.options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    EXPECT_EQ(text.find("\n  attend.cpu-"), text.find('\n')) << text;
+    EXPECT_NE(text.find("head dim 8 is below 16"), std::string::npos) << text;
+    EXPECT_GT(text.find("sm80"), text.find("cpu-portable")) << text;
+  }
+}
+
 /// Features whose arrays are missing, or too short.
 TEST(BadRun, WhatAVariantNeedsMustBeThere) {
   const auto refused = [](const std::function<void(AttentionSpec&)>& want, const std::function<void(Step&)>& spoil, const char* says) {

@@ -144,7 +144,8 @@ static int failures(void) {
   EXPECT(kvloom_engine_create(&spec, &capacity, NULL, NULL, 0, &other) == KVLOOM_OK);
   EXPECT(kvloom_plan_create(engine, NULL, &plan) == KVLOOM_INVALID_ARGUMENT && plan == NULL);
   batch.qo_indptr.bits = 16;
-  EXPECT(kvloom_plan_create(engine, &batch, &plan) == KVLOOM_INVALID_ARGUMENT && strstr(kvloom_last_error(), "bits: got 16") != NULL);
+  EXPECT(kvloom_plan_create(engine, &batch, &plan) == KVLOOM_INVALID_ARGUMENT &&
+         strstr(kvloom_last_error(), "kvloom_plan_create: qo_indptr: bits: got 16") != NULL);
   make_batch(&batch);
   batch.num_requests = 3;
   EXPECT(kvloom_plan_create(engine, &batch, &plan) != KVLOOM_OK && plan == NULL);
@@ -161,7 +162,8 @@ static int failures(void) {
          strstr(kvloom_last_error(), "copy the tensor to the host") != NULL);
   make_tensors(&tensors);
   tk.dtype_code = 0; /* integers */
-  EXPECT(kvloom_run(engine, plan, &tensors, NULL) == KVLOOM_INVALID_ARGUMENT && strstr(kvloom_last_error(), "k: dtype") != NULL);
+  EXPECT(kvloom_run(engine, plan, &tensors, NULL) == KVLOOM_INVALID_ARGUMENT &&
+         strstr(kvloom_last_error(), "kvloom_run: k: dtype") != NULL);
   make_tensors(&tensors);
   tensors.q = NULL;
   EXPECT(kvloom_run(engine, plan, &tensors, NULL) == KVLOOM_INVALID_ARGUMENT && strstr(kvloom_last_error(), "q: got no tensor") != NULL);

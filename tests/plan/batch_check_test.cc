@@ -1,4 +1,5 @@
 // A malformed batch is refused with the array, the request and the value in the message. Odd but valid batches are planned.
+#include "kvloom/plan/batch_check.h"
 #include "kvloom/plan/validate.h"
 #include "kvloom/support/error.h"
 #include "random_batches.h"
@@ -54,6 +55,15 @@ TEST_F(BatchCheck, IndptrBeginsElsewhere) {
 TEST_F(BatchCheck, IndptrHasTheWrongLength) {
   b.batch.qo_indptr.size = 3;
   refuse("qo_indptr: got 3 entries, wanted num_requests + 1 = 4");
+}
+TEST_F(BatchCheck, AsManyRequestsAsAnIntHolds) {
+  capacity.max_requests = b.batch.num_requests = INT32_MAX;
+  try {
+    plan::check_batch(spec, capacity, b.batch);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "plan: qo_indptr: got 4 entries, wanted num_requests + 1 = 2147483648");
+  }
 }
 TEST_F(BatchCheck, NullPointers) {
   b.batch.qo_indptr.data = nullptr;

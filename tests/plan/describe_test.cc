@@ -62,6 +62,17 @@ TEST(Describe, JsonHoldsTheKnownAnswer) {
   EXPECT_EQ(j["balance"].dump(), "1.002");  // 313 / 312.5, to three decimals
 }
 
+TEST(Describe, IdleCtasAreNamed) {
+  const AttentionSpec spec = test::small_spec(1, 1, Storage::ragged);
+  TestBatch b({1, 1}, {64, 64}, spec);
+  const auto text_on = [&](int32_t ctas) {
+    const Planned p(spec, test::capacity_of(b), test::kv_config(ctas, Policy::heap, 64), b.batch);
+    return plan::describe_text(p.view, spec);
+  };
+  EXPECT_NE(text_on(8).find("  idle       6 of 8 CTAs have nothing to do"), std::string::npos) << text_on(8);
+  EXPECT_EQ(text_on(2).find("idle"), std::string::npos) << text_on(2);
+}
+
 TEST(Describe, JsonIsThePlan) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     test::RandomCase c;
@@ -189,8 +200,6 @@ TEST(Describe, NumbersAsText) {
   EXPECT_EQ(plan::axis_ticks(313), (std::vector<uint64_t>{0, 50, 100, 150, 200, 250, 300}));
 }
 
-}  // namespace
-}  // namespace kvloom
 TEST(Policies, HaveNames) {
   std::set<std::string> names;
   for (int32_t p = 0; p < kNumPolicies; ++p) names.insert(name_of(Policy(p)));
@@ -199,3 +208,5 @@ TEST(Policies, HaveNames) {
   for (const int32_t p : {-1, kNumPolicies, INT32_MAX}) EXPECT_STREQ(name_of(Policy(p)), "unknown");
 }
 
+}  // namespace
+}  // namespace kvloom

@@ -210,6 +210,51 @@ TEST(CommandLine, WhatIsWrongIsRefusedInOneForm) {
   EXPECT_TRUE(contains(help.out(), "--kv-len")) << help.out();
 }
 
+TEST(CommandLine, PoliciesHaveOneSpelling) {
+  const std::vector<std::string> commands[] = {{"plan", "--kv-len", "9"},
+                                               {"explain", "--kv-len", "9", "--no-ceilings"},
+                                               {"replay", "--no-ceilings", "--requests", "1"},
+                                               {"check", "--cases", "0"}};
+  for (std::vector<std::string> arguments : commands) {
+    const std::string command = arguments[0];
+    arguments.insert(arguments.end(), {"--policy", "best"});
+    Tool wrong(arguments);
+    EXPECT_EQ(wrong.wait(), 2) << command;
+    EXPECT_EQ(wrong.err(), "kvloom: " + command +
+                               ": --policy: got 'best', wanted one of none, heap, stream, fill, fixed_split, auto; kvloom " + command +
+                               " --help lists what there is\n");
+    EXPECT_EQ(wrong.out(), "");
+  }
+  for (const char* name : {"none", "heap", "stream", "fill", "fixed_split", "auto"}) {
+    Tool right({"plan", "--kv-len", "4096", "--tile-kv", "64", "--policy", name});
+    EXPECT_EQ(right.wait(), 0) << right.err();
+    const std::string chosen = right.out().substr(0, right.out().find(':'));
+    EXPECT_TRUE(chosen == name || name == std::string("auto")) << right.out();
+  }
+}
+
+TEST(CommandLine, ATargetOfTheEnvironmentThatDoesNotRunHereIsAnError) {
+  ASSERT_EQ(setenv("KVLOOM_CPU_TARGET", "avx9", 1), 0);
+  const std::string says = "KVLOOM_CPU_TARGET: got \"avx9\", wanted a target that runs here: portable";
+  Tool explain({"explain", "--kv-len", "9", "--no-ceilings"});
+  EXPECT_EQ(explain.wait(), 1);
+  EXPECT_EQ(explain.err().rfind("kvloom: " + says, 0), 0u) << explain.err();
+  EXPECT_EQ(explain.out(), "");
+  Tool replayed(replay({}));
+  EXPECT_EQ(replayed.wait(), 1);
+  EXPECT_TRUE(contains(replayed.err(), says)) << replayed.err();
+  Tool doctor({"doctor"});  // says what is wrong, and what there is
+  EXPECT_EQ(doctor.wait(), 0) << doctor.err();
+  EXPECT_TRUE(contains(doctor.out(), "engines refuse it")) << doctor.out();
+  unsetenv("KVLOOM_CPU_TARGET");
+}
+
+TEST(ExplainCommand, AWrongArchitectureNamesItsOption) {
+  Tool tool({"explain", "--backend", "cuda", "--arch", "sm_9x", "--kv-len", "9"});
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_EQ(tool.err().rfind("kvloom: Engine: options.cuda_arch: got \"sm_9x\", wanted an architecture like sm_80", 0), 0u) << tool.err();
+}
+
 TEST(CheckCommand, APlaceWhereNoCaseCouldRunIsOneError) {
   for (const char* option : {"--cpu-target", "--target"}) {
     Tool target({"check", "--cases", "100", option, "avx9"});
