@@ -21,38 +21,27 @@ KVLOOM_SIMD Vec exp2(Vec t) {
   return add_exponent(p, shifted);
 }
 
-/// acc [kMicroRows][kMicroVecs] += a [kMicroRows][4] * b [4][kPanel], each element by way of the sum of its four products: without fused
-/// steps a chain over 512 dims would be off by more than fp32 has to be.
-KVLOOM_SIMD void add_sums_of_four(const float* a, int64_t a_row, const float* b, Vec (&acc)[kMicroRows][kMicroVecs]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kMicroRows; ++i) {
-    const float* const x = a + i * a_row;
-#pragma GCC unroll 4
-    for (int j = 0; j < kMicroVecs; ++j) {
-      const float* const y = b + j * kLanes;
-      const Vec first = add(mul(set(x[0]), load(y)), mul(set(x[1]), load(y + kPanel)));
-      const Vec second = add(mul(set(x[2]), load(y + 2 * kPanel)), mul(set(x[3]), load(y + 3 * kPanel)));
-      acc[i][j] = add(acc[i][j], add(first, second));
-    }
-  }
-}
+/// What becomes of c before a product is in it.
+enum class Into {
+  fresh,    // nothing: c = a b
+  sum,      // it is added at the end: c = c + (a b), so that a long sum is one of shorter ones, each rounded by itself
+  rescale,  // it comes first: c = scale[i] c, and the products on top
+};
 
-/// c [kMicroRows][kPanel] = (kAccumulate ? scale[i] * c : 0) + a [kMicroRows][depth] * b [depth][kPanel].
+/// c [kMicroRows][kPanel] and a [kMicroRows][depth] * b [depth][kPanel], as kInto says; `scale` for rescale only.
 /// Rows of a are a_row floats apart, rows of c c_row, rows of b adjoin. depth is a multiple of 4. Never inlined: its registers must not
 /// depend on what stands around it (tests/cpu/inner_loop.py looks at the result).
-template <bool kAccumulate>
-__attribute__((noinline)) static void product(int32_t depth, const float* a, int64_t a_row, const float* b, float* c, int64_t c_row, const float* scale) {
+template <Into kInto>
+__attribute__((noinline)) static void product(int32_t depth, const float* a, int64_t a_row, const float* b, float* c, int64_t c_row,
+                                              const float* scale) {
   Vec acc[kMicroRows][kMicroVecs];
 #pragma GCC unroll 16
   for (int i = 0; i < kMicroRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kMicroVecs; ++j) acc[i][j] = kAccumulate ? mul(load(c + i * c_row + j * kLanes), set(scale[i])) : set(0.0f);
+    for (int j = 0; j < kMicroVecs; ++j)
+      acc[i][j] = kInto == Into::rescale ? mul(load(c + i * c_row + j * kLanes), set(scale[i])) : set(0.0f);
   }
   for (int32_t k = 0; k < depth; k += 4) {
-    if constexpr (!kFused) {
-      add_sums_of_four(a + k, a_row, b + int64_t(k) * kPanel, acc);
-      continue;
-    }
 #pragma GCC unroll 4
     for (int u = 0; u < 4; ++u) {
       Vec row[kMicroVecs];
@@ -69,7 +58,10 @@ __attribute__((noinline)) static void product(int32_t depth, const float* a, int
 #pragma GCC unroll 16
   for (int i = 0; i < kMicroRows; ++i) {
 #pragma GCC unroll 4
-    for (int j = 0; j < kMicroVecs; ++j) store(c + i * c_row + j * kLanes, acc[i][j]);
+    for (int j = 0; j < kMicroVecs; ++j) {
+      float* const to = c + i * c_row + j * kLanes;
+      store(to, kInto == Into::sum ? add(load(to), acc[i][j]) : acc[i][j]);
+    }
   }
 }
 

@@ -26,8 +26,6 @@ KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
 KVLOOM_SIMD Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }
 /// Lanes: a < b ? x : y.
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
-/// Whether accumulate() rounds once. Where it rounds twice, a long sum is made of sums of four.
-inline constexpr bool kFused = true;
 /// acc + a * b. An instruction by name, because gcc 12 turns twelve accumulators into a rotation of copies and spills, and reads b from
 /// memory in every one that uses it.
 [[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) {

@@ -24,7 +24,6 @@ KVLOOM_SIMD Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
 KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
 KVLOOM_SIMD Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), y, x); }
-inline constexpr bool kFused = true;
 [[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+v"(acc) : "v"(a), "v"(b));
   return acc;

@@ -38,11 +38,6 @@ KVLOOM_SIMD Vec fma(Vec a, Vec b, Vec c) {
 }
 KVLOOM_SIMD Vec max(Vec a, Vec b) { return a > b ? a : b; }
 KVLOOM_SIMD Vec select_less(Vec a, Vec b, Vec x, Vec y) { return a < b ? x : y; }
-#if defined(__aarch64__)
-inline constexpr bool kFused = true;
-#else
-inline constexpr bool kFused = false;
-#endif
 [[nodiscard]] KVLOOM_SIMD Vec accumulate(Vec acc, Vec a, Vec b) { return fma(a, b, acc); }
 KVLOOM_SIMD Vec add_exponent(Vec p, Vec shifted) { return (Vec)((VecInt)p + ((VecInt)shifted << 23)); }
 /// out [4] = the largest lanes of a, b, c, d.

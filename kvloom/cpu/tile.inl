@@ -9,6 +9,8 @@
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
 
+inline constexpr int32_t kSumDims = 128;  // dims of Q and K that are added up in one go
+
 /// Where K and V of the KV head at hand come from.
 struct Source {
   const char* k;
@@ -122,6 +124,17 @@ void weigh(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& 
   softmax_all_rows(s + rb.begin, w.score_stride, real, rb.end - rb.begin, w.row_max + first, w.row_sum + first, w.rescale + first);
 }
 
+/// s = Q K^T of rows [row, row + kMicroRows) and the panel of keys at column `panel`. Heads of more than kSumDims are summed in parts: one
+/// chain of 512 additions rounds too often for an fp32 result.
+KVLOOM_SIMD void score_product(const TileWork& w, int32_t row, int32_t panel, float* s) {
+  const float* const q = w.q + int64_t(row) * w.qk;
+  const float* const k = w.k + int64_t(panel) * w.qk;
+  product<Into::fresh>(min_of(kSumDims, w.qk), q, w.qk, k, s, w.score_stride, nullptr);
+  for (int32_t d = kSumDims; d < w.qk; d += kSumDims) {
+    product<Into::sum>(min_of(kSumDims, w.qk - d), q + d, w.qk, k + int64_t(d) * kPanel, s, w.score_stride, nullptr);
+  }
+}
+
 /// Rows [first, last) against the packed block.
 void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyBlock& b, int32_t first, int32_t last, TileWork& w,
                  FetchAhead& ahead) {
@@ -136,8 +149,7 @@ void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyB
   for (int32_t p = begin / kPanel * kPanel; p < end; p += kPanel) {
     for (int32_t i = 0; i < count; ++i) {
       if (p < blocks[i].begin || p >= blocks[i].end) continue;
-      product<false>(w.qk, w.q + int64_t(first + i * kMicroRows) * w.qk, w.qk, w.k + int64_t(p) * w.qk,
-                     w.s + i * kMicroRows * w.score_stride + p, w.score_stride, nullptr);
+      score_product(w, first + i * kMicroRows, p, w.s + i * kMicroRows * w.score_stride + p);
       fetch_ahead(ahead);
     }
   }
@@ -149,8 +161,8 @@ void attend_rows(const Job& job, const Chunk& chunk, int32_t kv_head, const KeyB
     for (int32_t i = 0; i < count; ++i) {
       if (blocks[i].end == 0) continue;
       const int32_t r = first + i * kMicroRows;
-      product<true>(blocks[i].end - blocks[i].begin, w.s + i * kMicroRows * w.score_stride + blocks[i].begin, w.score_stride,
-                    panel + int64_t(blocks[i].begin) * kPanel, w.o + int64_t(r) * w.vo + c, w.vo, w.rescale + r);
+      product<Into::rescale>(blocks[i].end - blocks[i].begin, w.s + i * kMicroRows * w.score_stride + blocks[i].begin, w.score_stride,
+                             panel + int64_t(blocks[i].begin) * kPanel, w.o + int64_t(r) * w.vo + c, w.vo, w.rescale + r);
       fetch_ahead(ahead);
     }
   }

@@ -1,6 +1,7 @@
 // Every case of the table under every schedule.
 #include "cli/check/case_json.h"
 #include "cli/check/run_case.h"
+#include "kvloom/cpu/target.h"
 
 #include <gtest/gtest.h>
 
@@ -25,6 +26,20 @@ TEST_P(CaseTable, AgreesWithRefUnderEverySchedule) {
 
 INSTANTIATE_TEST_SUITE_P(All, CaseTable, testing::Range<size_t>(0, table().size()),
                          [](const auto& info) { return table()[info.param].name; });
+
+// The longest sums, on every instruction set that this machine has.
+TEST(CaseTable, LongHeadsAreRightOnEveryTarget) {
+  for (const Case& c : table()) {
+    if (c.spec.head_dim_qk < 512 || c.spec.q_dtype != DType::f32 || c.spec.kv_dtype != DType::f32) continue;
+    for (int t = 0; t < cpu::kNumTargets; ++t) {
+      if (!cpu::is_available(cpu::Target(t))) continue;
+      CaseOptions options;
+      options.schedules = {{Policy::none, 1, LevelMode::off}, {Policy::automatic, 7, LevelMode::automatic}};
+      options.cpu_target = cpu::name_of(cpu::Target(t));
+      EXPECT_EQ(run_case(c, options).errors.fault, "") << c.name << " on " << options.cpu_target;
+    }
+  }
+}
 
 TEST(CaseTable, NamesAreUnique) {
   std::set<std::string> names;
