@@ -76,6 +76,7 @@ void set_defaults(kvloom_options& s) { kvloom_options_init(&s, sizeof s); }
 void set_defaults(kvloom_batch& s) { kvloom_batch_init(&s, sizeof s); }
 void set_defaults(kvloom_run_tensors& s) { kvloom_run_tensors_init(&s, sizeof s); }
 void set_defaults(kvloom_append_batch& s) { kvloom_append_batch_init(&s, sizeof s); }
+void set_defaults(kvloom_op_options& s) { kvloom_op_options_init(&s, sizeof s); }
 
 template <class T>
 T read_struct(const T* from, const char* type) {
@@ -238,7 +239,14 @@ AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* functi
           b.num_requests,
           indices_of(b.list_indptr, function, "list_indptr"),
           indices_of(b.pages, function, "pages"),
-          b.table_stride};
+          b.table_stride,
+          b.slots};
+}
+
+OpOptions op_options_of(const kvloom_op_options* options) {
+  if (options == nullptr) return {};
+  const kvloom_op_options o = read_struct(options, "kvloom_op_options");
+  return {static_cast<Backend>(o.backend), o.device, o.stream, o.check_pointers != 0};
 }
 
 void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function) {

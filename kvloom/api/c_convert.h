@@ -37,6 +37,7 @@ Capacity capacity_of(const kvloom_capacity* capacity);
 EngineOptions options_of(const kvloom_options* options);
 RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* function);
 AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* function);
+OpOptions op_options_of(const kvloom_op_options* options);  // nullptr: the CPU
 
 // Structs that begin with struct_size are read as far as the caller's size goes, over the defaults of this library. They throw if the size
 // is absurd, or if bytes are set that this library does not know.

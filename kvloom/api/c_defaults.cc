@@ -58,6 +58,10 @@ void kvloom_batch_init(kvloom_batch* batch, size_t struct_size) { fill(batch, st
 void kvloom_run_tensors_init(kvloom_run_tensors* tensors, size_t struct_size) { fill(tensors, struct_size, kvloom_run_tensors{}); }
 void kvloom_append_batch_init(kvloom_append_batch* batch, size_t struct_size) { fill(batch, struct_size, kvloom_append_batch{}); }
 
+void kvloom_op_options_init(kvloom_op_options* options, size_t struct_size) {
+  fill(options, struct_size, kvloom_op_options{0, 0, kvloom::OpOptions().device, kvloom::OpOptions().check_pointers, nullptr});
+}
+
 void kvloom_scales_init(kvloom_scales* scales, size_t struct_size) {
   fill(scales, struct_size, kvloom_scales{0, 1.0f, 1.0f, 1.0f, nullptr, nullptr});
 }

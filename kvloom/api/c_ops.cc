@@ -3,8 +3,10 @@
 
 #include "kvloom/support/check.h"
 
+using kvloom::OpOptions;
 using kvloom::api::guarded;
 using kvloom::api::indices_of;
+using kvloom::api::op_options_of;
 using kvloom::api::require_pointer;
 using kvloom::api::tensor_of;
 
@@ -17,47 +19,65 @@ kvloom_indices to_c(const kvloom::IndexView& i) { return {i.data, i.size, i.is_6
 extern "C" {
 
 kvloom_status kvloom_merge_states(const kvloom_tensor* o_a, const kvloom_tensor* lse_a, const kvloom_tensor* o_b,
-                                  const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse) {
+                                  const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse,
+                                  const kvloom_op_options* where) {
   constexpr const char* self = "kvloom_merge_states";
   return guarded([&] {
-    kvloom::merge_states(tensor_of(o_a, self, "o_a"), tensor_of(lse_a, self, "lse_a"), tensor_of(o_b, self, "o_b"),
-                         tensor_of(lse_b, self, "lse_b"), tensor_of(o, self, "o"), tensor_of(lse, self, "lse"));
+    const OpOptions w = op_options_of(where);
+    const bool host = w.backend == kvloom::Backend::cpu;
+    kvloom::merge_states(tensor_of(o_a, self, "o_a", host), tensor_of(lse_a, self, "lse_a", host), tensor_of(o_b, self, "o_b", host),
+                         tensor_of(lse_b, self, "lse_b", host), tensor_of(o, self, "o", host), tensor_of(lse, self, "lse", host), w);
   });
 }
 
 kvloom_status kvloom_merge_states_n(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, const kvloom_tensor* o,
-                                    const kvloom_tensor* lse) {
+                                    const kvloom_tensor* lse, const kvloom_op_options* where) {
   constexpr const char* self = "kvloom_merge_states_n";
   return guarded([&] {
-    kvloom::merge_states_n(tensor_of(o_in, self, "o_in"), tensor_of(lse_in, self, "lse_in"), tensor_of(o, self, "o"),
-                           tensor_of(lse, self, "lse"));
+    const OpOptions w = op_options_of(where);
+    const bool host = w.backend == kvloom::Backend::cpu;
+    kvloom::merge_states_n(tensor_of(o_in, self, "o_in", host), tensor_of(lse_in, self, "lse_in", host), tensor_of(o, self, "o", host),
+                           tensor_of(lse, self, "lse", host), w);
   });
 }
 
 kvloom_status kvloom_merge_states_ragged(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, kvloom_indices indptr,
-                                         const kvloom_tensor* o, const kvloom_tensor* lse) {
+                                         const kvloom_tensor* o, const kvloom_tensor* lse, const kvloom_op_options* where) {
   constexpr const char* self = "kvloom_merge_states_ragged";
   return guarded([&] {
-    kvloom::merge_states_ragged(tensor_of(o_in, self, "o_in"), tensor_of(lse_in, self, "lse_in"), indices_of(indptr, self, "indptr"),
-                                tensor_of(o, self, "o"), tensor_of(lse, self, "lse"));
+    const OpOptions w = op_options_of(where);
+    const bool host = w.backend == kvloom::Backend::cpu;
+    kvloom::merge_states_ragged(tensor_of(o_in, self, "o_in", host), tensor_of(lse_in, self, "lse_in", host),
+                                indices_of(indptr, self, "indptr"), tensor_of(o, self, "o", host), tensor_of(lse, self, "lse", host), w);
   });
 }
 
 kvloom_status kvloom_append_kv(const kvloom_tensor* k_new, const kvloom_tensor* v_new, const kvloom_append_batch* batch,
                                const kvloom_tensor* k, const kvloom_tensor* v, int32_t layout, int32_t page_size, const kvloom_rope* rope,
-                               const kvloom_scales* scale) {
+                               const kvloom_scales* scale, const kvloom_op_options* where) {
   constexpr const char* self = "kvloom_append_kv";
   return guarded([&] {
-    kvloom::append_kv(tensor_of(k_new, self, "k_new"), tensor_of(v_new, self, "v_new"), kvloom::api::append_batch_of(batch, self),
-                      tensor_of(k, self, "k"), tensor_of(v, self, "v"), static_cast<kvloom::KvLayout>(layout), page_size,
-                      kvloom::api::rope_of(rope), kvloom::api::scales_of(scale));
+    const OpOptions w = op_options_of(where);
+    const bool host = w.backend == kvloom::Backend::cpu;
+    kvloom::append_kv(tensor_of(k_new, self, "k_new", host), tensor_of(v_new, self, "v_new", host),
+                      kvloom::api::append_batch_of(batch, self), tensor_of(k, self, "k", host), tensor_of(v, self, "v", host),
+                      static_cast<kvloom::KvLayout>(layout), page_size, kvloom::api::rope_of(rope), kvloom::api::scales_of(scale), w);
   });
 }
 
-kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope) {
+kvloom_status kvloom_append_slots(const kvloom_append_batch* batch, int32_t page_size, int64_t num_pages, int64_t* slots) {
+  return guarded([&] { kvloom::append_slots(kvloom::api::append_batch_of(batch, "kvloom_append_slots"), page_size, num_pages, slots); });
+}
+
+kvloom_status kvloom_load_ops(int32_t device) {
+  return guarded([&] { kvloom::load_ops(device); });
+}
+
+kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope, const kvloom_op_options* where) {
   return guarded([&] {
     require_pointer(rope, "kvloom_apply_rope", "rope");
-    kvloom::apply_rope(tensor_of(x, "kvloom_apply_rope", "x"), pos, kvloom::api::rope_of(rope));
+    const OpOptions w = op_options_of(where);
+    kvloom::apply_rope(tensor_of(x, "kvloom_apply_rope", "x", w.backend == kvloom::Backend::cpu), pos, kvloom::api::rope_of(rope), w);
   });
 }
 

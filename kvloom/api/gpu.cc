@@ -29,6 +29,13 @@ int32_t gpu_driver_version() {
   return d != nullptr ? d->version : 0;
 }
 
+GpuMemory gpu_memory(int32_t device) {
+  const ContextGuard guard(Device::get(device));
+  size_t free = 0, total = 0;
+  check_driver(driver().mem_get_info(&free, &total), "cuMemGetInfo");
+  return {int64_t(free), int64_t(total)};
+}
+
 void gpu_synchronize(int32_t device) {
   const ContextGuard guard(Device::get(device));
   check_driver(driver().ctx_synchronize(), "cuCtxSynchronize", "a kernel before this call failed");

@@ -25,6 +25,10 @@ struct GpuInfo {
 std::vector<GpuInfo> gpus(std::string* why = nullptr);
 /// CUDA version of the driver (13000: 13.0); 0: there is none.
 int32_t gpu_driver_version();
+struct GpuMemory {
+  int64_t free_bytes = 0, total_bytes = 0;
+};
+GpuMemory gpu_memory(int32_t device);
 /// Waits for everything on the device. Throws io with the driver's words if a kernel failed.
 void gpu_synchronize(int32_t device);
 

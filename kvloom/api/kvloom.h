@@ -317,19 +317,35 @@ kvloom_status kvloom_attention(const kvloom_spec* spec, const kvloom_batch* batc
 
 /* ---- around attention -------------------------------------------------------------------------------------------------------------- */
 
+/* Where an operation runs; a NULL pointer: on the CPU. CUDA: every array is in the GPU's memory, the call puts one launch into `stream` and
+ * returns, allocates nothing and may be captured (kvloom_load_ops before); what arrays hold is read there and not checked, except that no
+ * slot outside the cache is written. Defaults: CPU, current device, pointers checked. */
+typedef struct kvloom_op_options {
+  uint32_t struct_size;
+  int32_t backend;        /* KVLOOM_CPU, KVLOOM_CUDA */
+  int32_t device;         /* CUDA: ordinal; -1: that of the calling thread's current context, else 0 */
+  int32_t check_pointers; /* CUDA: ask the driver, once an address, whether each array is where this GPU can read it */
+  void* stream;           /* CUDA: a cudaStream_t or CUstream; NULL: the default stream */
+} kvloom_op_options;
+void kvloom_op_options_init(kvloom_op_options* options, size_t struct_size);
+/* Compiles and loads the GPU kernels of these operations; else the first call does. device -1: as above. */
+kvloom_status kvloom_load_ops(int32_t device);
+
 /* Merge of states, row by row: LSE = log(e^a + e^b), O = (e^a O_a + e^b O_b) / (e^a + e^b); (0, -inf) is the identity, +-inf marks an empty
  * state whatever its O. o*: [rows, heads, dim] f32, f16 or bf16; lse*: fp32 [rows, heads], any strides. lse NULL: not wanted. Outputs may
  * be the inputs of one side. Errors: INVALID_ARGUMENT. */
 kvloom_status kvloom_merge_states(const kvloom_tensor* o_a, const kvloom_tensor* lse_a, const kvloom_tensor* o_b,
-                                  const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse);
+                                  const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse,
+                                  const kvloom_op_options* where);
 /* o_in [rows, states, heads, dim], lse_in [rows, states, heads]. */
 kvloom_status kvloom_merge_states_n(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, const kvloom_tensor* o,
-                                    const kvloom_tensor* lse);
+                                    const kvloom_tensor* lse, const kvloom_op_options* where);
 /* Row r merges rows [indptr[r], indptr[r + 1]) of o_in [total, heads, dim], lse_in [total, heads]. */
 kvloom_status kvloom_merge_states_ragged(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, kvloom_indices indptr,
-                                         const kvloom_tensor* o, const kvloom_tensor* lse);
+                                         const kvloom_tensor* o, const kvloom_tensor* lse, const kvloom_op_options* where);
 
-/* Where new tokens go: token i is token pos[i] of the list of request[i]. Defaults: all absent. */
+/* Where new tokens go: token i is token pos[i] of the list of request[i]. On a GPU slots says it instead, and nothing else is read but
+ * rope_pos (with RoPE). Defaults: all absent. */
 typedef struct kvloom_append_batch {
   uint32_t struct_size;
   int32_t num_requests;
@@ -340,17 +356,20 @@ typedef struct kvloom_append_batch {
   kvloom_indices list_indptr;
   kvloom_indices pages;
   int64_t table_stride; /* > 0: pages is a dense block table */
+  const int64_t* slots; /* [num_tokens] page * page_size + slot in the page, -1: skipped; in the place of request, pos and pages */
 } kvloom_append_batch;
 void kvloom_append_batch_init(kvloom_append_batch* batch, size_t struct_size);
+/* slots [num_tokens] of a batch given by request, pos and pages: on the host, checked as kvloom_append_kv checks them. */
+kvloom_status kvloom_append_slots(const kvloom_append_batch* batch, int32_t page_size, int64_t num_pages, int64_t* slots);
 
 /* k_new [num_tokens, heads, dim_qk], v_new [num_tokens, heads, dim_vo] (f32, f16, bf16) into the pages of k and v (as kvloom_run wants
  * them); fp8 pages hold value / scale. v_new and v may both be NULL. rope NULL or none: keys as they are. scale NULL: 1.
  * Errors: INVALID_ARGUMENT (token and page named); nothing is written then. */
 kvloom_status kvloom_append_kv(const kvloom_tensor* k_new, const kvloom_tensor* v_new, const kvloom_append_batch* batch,
                                const kvloom_tensor* k, const kvloom_tensor* v, int32_t layout, int32_t page_size, const kvloom_rope* rope,
-                               const kvloom_scales* scale);
+                               const kvloom_scales* scale, const kvloom_op_options* where);
 /* Rotates x [tokens, heads, dim] in place; token i stands at pos[i]. */
-kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope);
+kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope, const kvloom_op_options* where);
 
 /* Block-sparse matrices as batches (kvloom/api/ops.h: bsr_batch, variable_bsr_batch). The handle owns the arrays of its batch. */
 typedef struct kvloom_bsr kvloom_bsr;

@@ -1,7 +1,8 @@
-#include "kvloom/api/ops.h"
+#include "kvloom/api/op_place.h"
 #include "kvloom/api/tensor_check.h"
 #include "kvloom/cpu/merge_states.h"
 #include "kvloom/runtime/launch_cpu.h"
+#include "kvloom/runtime/launch_ops.h"
 #include "kvloom/support/check.h"
 
 namespace kvloom {
@@ -11,6 +12,7 @@ using api::check_disjoint;
 using api::check_tensor;
 using api::check_writable;
 using api::kAny;
+using api::OpPlace;
 using api::stride_of;
 
 void check_float(const Tensor& t, const char* where, const char* name) {
@@ -71,13 +73,21 @@ MergeArgs args_into(const Tensor& o, const Tensor& lse, const Shape& s) {
   return args;
 }
 
-void merge(const MergeArgs& args, int64_t states) {
+void merge(const MergeArgs& args, int64_t states, const OpPlace& place, const char* where) {
+  if (place.on_gpu()) return runtime::launch_merge_states(place.device(), args, place.stream(), where);
   cpu::merge_states(args, cpu::element_rows(cpu::best_target()), runtime::threads_for(states * args.heads * args.dim).get());
 }
 
-std::vector<int64_t> checked_indptr(IndexView indptr, int64_t rows, int64_t total, const char* where) {
+void check_places(const OpPlace& place, std::initializer_list<std::pair<const Tensor*, const char*>> tensors) {
+  for (const auto& [tensor, name] : tensors) place.check(*tensor, name);
+}
+
+void check_indptr_size(IndexView indptr, int64_t rows, const char* where) {
   require(indptr.given() && indptr.size == rows + 1, "{}: indptr: got {} entries, wanted {} (one more than o has rows)", where, indptr.size,
           rows + 1);
+}
+
+std::vector<int64_t> checked_indptr(IndexView indptr, int64_t rows, int64_t total, const char* where) {
   std::vector<int64_t> p(size_t(rows + 1));
   for (int64_t r = 0; r <= rows; ++r) {
     p[size_t(r)] = indptr[r];
@@ -90,8 +100,10 @@ std::vector<int64_t> checked_indptr(IndexView indptr, int64_t rows, int64_t tota
 
 }  // namespace
 
-void merge_states(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b, const Tensor& o, const Tensor& lse) {
+void merge_states(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, const Tensor& lse_b, const Tensor& o, const Tensor& lse,
+                  const OpOptions& options) {
   constexpr const char* where = "merge_states";
+  const OpPlace place(options, where);
   const Shape s = check_output(o, lse, where);
   check_side(o_a, lse_a, s, where, "o_a", "lse_a");
   check_side(o_b, lse_b, s, where, "o_b", "lse_b");
@@ -103,15 +115,17 @@ void merge_states(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, con
     check_apart(lse, "lse", *in, name, where, true);
     check_apart(o, "o", *in, name, where, false);
   }
+  check_places(place, {{&o_a, "o_a"}, {&lse_a, "lse_a"}, {&o_b, "o_b"}, {&lse_b, "lse_b"}, {&o, "o"}, {&lse, "lse"}});
   MergeArgs args = args_into(o, lse, s);
   args.lists = 2;
   args.in[0] = state_view(o_a, lse_a);
   args.in[1] = state_view(o_b, lse_b);
-  merge(args, s.rows);
+  merge(args, s.rows, place, where);
 }
 
-void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, const Tensor& lse) {
+void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, const Tensor& lse, const OpOptions& options) {
   constexpr const char* where = "merge_states_n";
+  const OpPlace place(options, where);
   const Shape s = check_output(o, lse, where);
   check_float(o_in, where, "o_in");
   check_tensor(o_in, {where, "o_in", "[rows, states, heads, dim]", o_in.dtype, 4, {s.rows, kAny, s.heads, s.dim}, "; as o has it"});
@@ -121,14 +135,17 @@ void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, c
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);
   }
+  check_places(place, {{&o_in, "o_in"}, {&lse_in, "lse_in"}, {&o, "o"}, {&lse, "lse"}});
   MergeArgs args = args_into(o, lse, s);
   args.in[0] = state_view(o_in, lse_in, true);
   args.fixed = o_in.shape[1];
-  merge(args, s.rows * args.fixed);
+  merge(args, s.rows * args.fixed, place, where);
 }
 
-void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView indptr, const Tensor& o, const Tensor& lse) {
+void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView indptr, const Tensor& o, const Tensor& lse,
+                         const OpOptions& options) {
   constexpr const char* where = "merge_states_ragged";
+  const OpPlace place(options, where);
   const Shape s = check_output(o, lse, where);
   check_float(o_in, where, "o_in");
   check_tensor(o_in, {where, "o_in", "[total, heads, dim]", o_in.dtype, 3, {kAny, s.heads, s.dim}, "; as o has it"});
@@ -137,11 +154,18 @@ void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView ind
     check_disjoint(*out, name, o_in, "o_in", where);
     check_disjoint(*out, name, lse_in, "lse_in", where);
   }
-  const std::vector<int64_t> p = checked_indptr(indptr, s.rows, o_in.shape[0], where);
+  check_places(place, {{&o_in, "o_in"}, {&lse_in, "lse_in"}, {&o, "o"}, {&lse, "lse"}});
+  check_indptr_size(indptr, s.rows, where);
   MergeArgs args = args_into(o, lse, s);
   args.in[0] = state_view(o_in, lse_in);
+  args.indptr = indptr;
+  if (place.on_gpu()) {  // what it holds is read there
+    place.check_array(indptr.data, "indptr");
+    return merge(args, 0, place, where);
+  }
+  const std::vector<int64_t> p = checked_indptr(indptr, s.rows, o_in.shape[0], where);
   args.indptr = IndexView(p.data(), s.rows + 1);
-  merge(args, p.back() - p.front());
+  merge(args, p.back() - p.front(), place, where);
 }
 
 }  // namespace kvloom

@@ -15,6 +15,7 @@ class PointerCheck {
  public:
   explicit PointerCheck(int32_t device) : device_(device) {}
   void check(const void* p, const char* where, const char* name);
+  int32_t device() const { return device_; }
 
  private:
   static constexpr int kBits = 10;

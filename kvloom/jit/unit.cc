@@ -56,4 +56,8 @@ Unit attend_unit(const std::string& key, const char* family, const AttentionSpec
   return {key, text};
 }
 
+Unit ops_unit() {
+  return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n"};
+}
+
 }  // namespace kvloom::jit

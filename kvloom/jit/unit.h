@@ -23,6 +23,9 @@ struct UserVariant {
 Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
                  const std::string& compute_config, const UserVariant& user = {});
 
+/// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
+Unit ops_unit();
+
 /// The type that joins the parts of a variant, and the headers they need, for messages and units: "Compose<Alibi, SoftCap>".
 std::string variant_type(const VariantSpec& variant, const UserVariant& user = {});
 

@@ -231,14 +231,14 @@ static int operations(void) {
   kvloom_tensor_init(&a, o, KVLOOM_F32, 3, kQShape), kvloom_tensor_init(&la, lse, KVLOOM_F32, 2, kLseShape);
   kvloom_tensor_init(&b, o_b, KVLOOM_F32, 3, kQShape), kvloom_tensor_init(&lb, lse_b, KVLOOM_F32, 2, kLseShape);
   kvloom_tensor_init(&m, merged, KVLOOM_F32, 3, kQShape), kvloom_tensor_init(&ml, merged_lse, KVLOOM_F32, 2, kLseShape);
-  EXPECT(kvloom_merge_states(&a, &la, &b, &lb, &m, &ml) == KVLOOM_OK);
+  EXPECT(kvloom_merge_states(&a, &la, &b, &lb, &m, &ml, NULL) == KVLOOM_OK);
   EXPECT(fabsf(merged_lse[0] - logf(expf(lse[0]) + expf(lse_b[0]))) < 1e-5f);
   kvloom_tensor_init(&a, o_b, KVLOOM_F32, 4, states), kvloom_tensor_init(&la, lse_b, KVLOOM_F32, 3, state_lse);
   kvloom_tensor_init(&m, merged, KVLOOM_F32, 3, one), kvloom_tensor_init(&ml, merged_lse, KVLOOM_F32, 2, one_lse);
-  EXPECT(kvloom_merge_states_n(&a, &la, &m, &ml) == KVLOOM_OK);
+  EXPECT(kvloom_merge_states_n(&a, &la, &m, &ml, NULL) == KVLOOM_OK);
   EXPECT(fabsf(merged_lse[0] - logf(expf(lse_b[0]) + expf(lse_b[4]) + expf(lse_b[8]))) < 1e-5f);
-  EXPECT(kvloom_merge_states_ragged(&b, &lb, indices(indptr, 2), &m, NULL) == KVLOOM_OK);
-  EXPECT(kvloom_merge_states(&a, NULL, &b, &lb, &m, &ml) == KVLOOM_INVALID_ARGUMENT);
+  EXPECT(kvloom_merge_states_ragged(&b, &lb, indices(indptr, 2), &m, NULL, NULL) == KVLOOM_OK);
+  EXPECT(kvloom_merge_states(&a, NULL, &b, &lb, &m, &ml, NULL) == KVLOOM_INVALID_ARGUMENT);
 
   kvloom_append_batch_init(&append, sizeof append);
   append.num_tokens = 2;
@@ -249,14 +249,14 @@ static int operations(void) {
   kvloom_tensor_init(&ck, cache_k, KVLOOM_F32, 4, kCacheShape), kvloom_tensor_init(&cv, cache_v, KVLOOM_F32, 4, kCacheShape);
   kvloom_rope_init(&rope, sizeof rope);
   kvloom_scales_init(&scales, sizeof scales);
-  EXPECT(kvloom_append_kv(&k_new, &v_new, &append, &ck, &cv, KVLOOM_NHD, kPageSize, &rope, &scales) == KVLOOM_OK);
+  EXPECT(kvloom_append_kv(&k_new, &v_new, &append, &ck, &cv, KVLOOM_NHD, kPageSize, &rope, &scales, NULL) == KVLOOM_OK);
   EXPECT(memcmp(cache_k + (kPageIds[4] * kPageSize + 0) * kKvHeads * kDim, q, kKvHeads * kDim * sizeof(float)) == 0);
   EXPECT(memcmp(cache_v + (kPageIds[2] * kPageSize + 0) * kKvHeads * kDim, q + kKvHeads * kDim, kKvHeads * kDim * sizeof(float)) == 0);
   scales.k = 2.0f;
-  EXPECT(kvloom_append_kv(&k_new, &v_new, &append, &ck, &cv, KVLOOM_NHD, kPageSize, NULL, &scales) == KVLOOM_INVALID_ARGUMENT);
-  EXPECT(kvloom_apply_rope(&b, positions, &rope) == KVLOOM_INVALID_ARGUMENT);
+  EXPECT(kvloom_append_kv(&k_new, &v_new, &append, &ck, &cv, KVLOOM_NHD, kPageSize, NULL, &scales, NULL) == KVLOOM_INVALID_ARGUMENT);
+  EXPECT(kvloom_apply_rope(&b, positions, &rope, NULL) == KVLOOM_INVALID_ARGUMENT);
   rope.mode = KVLOOM_ROPE_HALF_SPLIT;
-  EXPECT(kvloom_apply_rope(&b, positions, &rope) == KVLOOM_OK);
+  EXPECT(kvloom_apply_rope(&b, positions, &rope, NULL) == KVLOOM_OK);
 
   EXPECT(kvloom_bsr_create(2, 4, 8, 3, indices(bsr_indptr, 3), indices(bsr_indices, 3), &bsr) == KVLOOM_OK);
   kvloom_batch_init(&batch, sizeof batch);

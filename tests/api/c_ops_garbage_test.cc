@@ -84,9 +84,9 @@ TEST(CApi, GarbageMerges) {
     for (uint32_t n = 1 + random() % 2; n > 0; --n) x.spoil(random);
     if (random() % 4 == 0) indptr[random() % 5] = int32_t(random());
     if (random() % 8 == 0) view.bits = int32_t(random() % 40), view.size = int64_t(random() % 6);
-    count.add(kvloom_merge_states(&x.t[0], &x.t[1], &x.t[2], &x.t[3], &x.t[4], random() % 2 ? &x.t[5] : nullptr));
-    count.add(kvloom_merge_states_n(&x.t[6], &x.t[7], &x.t[4], &x.t[5]));
-    count.add(kvloom_merge_states_ragged(&x.t[8], &x.t[9], view, &x.t[4], &x.t[5]));
+    count.add(kvloom_merge_states(&x.t[0], &x.t[1], &x.t[2], &x.t[3], &x.t[4], random() % 2 ? &x.t[5] : nullptr, nullptr));
+    count.add(kvloom_merge_states_n(&x.t[6], &x.t[7], &x.t[4], &x.t[5], nullptr));
+    count.add(kvloom_merge_states_ragged(&x.t[8], &x.t[9], view, &x.t[4], &x.t[5], nullptr));
   }
   EXPECT_GT(count.refused, 1500);
   EXPECT_GT(count.accepted, 1500);
@@ -134,9 +134,9 @@ TEST(CApi, GarbageAppendsAndRotations) {
       }
     }
     if (batch.table_stride > 0 && random() % 2) batch.list_indptr = {nullptr, 0, 32};
-    count.add(kvloom_append_kv(&x.t[0], &x.t[1], &batch, &x.t[2], &x.t[3], layout, page_size, &rope, nullptr));
+    count.add(kvloom_append_kv(&x.t[0], &x.t[1], &batch, &x.t[2], &x.t[3], layout, page_size, &rope, nullptr, nullptr));
     const std::vector<int32_t> positions(64, 7);  // a length that the library can't know: only calls that it suffices for
-    if (x.shape[0][0] <= 64) count.add(kvloom_apply_rope(&x.t[0], positions.data(), &rope));
+    if (x.shape[0][0] <= 64) count.add(kvloom_apply_rope(&x.t[0], positions.data(), &rope, nullptr));
   }
   EXPECT_GT(count.refused, 2500);
   EXPECT_GT(count.accepted, 1000);

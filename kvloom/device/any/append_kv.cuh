@@ -56,7 +56,7 @@ __device__ __forceinline__ void warp_append_row(const TokenView& from, int64_t i
 
 __device__ __forceinline__ void warp_append(const AppendArgs& args, int64_t token, int32_t head, const uint64_t* turns) {
   const int64_t slot = args.slot[token];
-  if (slot < 0) return;
+  if (slot < 0 || slot >= args.kv.num_pages * args.page_size) return;  // padding; or nothing that the cache has
   const int64_t page = slot / args.page_size, place = slot % args.page_size;
   const bool rotated = args.rope.mode != RopeMode::none;
   const ScaleParams& s = args.scale;
