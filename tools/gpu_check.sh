@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# gpu_check.sh OUT [KVLOOM]: everything that a machine with a GPU shows: doctor, compile, check, bench. JSON and logs go to the folder OUT.
-# Needs the kvloom binary alone (default: build/release/bin/kvloom), a driver, and NVRTC (a CUDA toolkit or a Python package).
-# CASES, SEED, TIMEOUT and BENCH_FILTER may be set.
+# gpu_check.sh OUT [BIN]: everything that a machine with a GPU shows: doctor, compile, tests, check, sanitizer, replay, bench. JSON and logs go
+# to the folder OUT. Needs the programs kvloom and test_cuda alone (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
+# toolkit or a Python package); compute-sanitizer is run where it is installed.
+# STEPS (default: all, in this order: doctor warm tests check sanitize replay bench), CASES, SEED, TIMEOUT, BENCH_FILTER, REPLAY (arguments) may
+# be set. Exit status 1 if any step failed.
 set -uo pipefail
-out=${1:?usage: gpu_check.sh OUT [KVLOOM]}
-kvloom=${2:-$(dirname "$0")/../build/release/bin/kvloom}
+out=${1:?usage: gpu_check.sh OUT [BIN]}
+bin=${2:-$(dirname "$0")/../build/release/bin}
+kvloom=$bin/kvloom
+steps=${STEPS:-doctor warm tests check sanitize replay bench}
 mkdir -p "$out"
 export KVLOOM_CACHE_DIR=${KVLOOM_CACHE_DIR:-$out/cache}
 bad=0
@@ -13,14 +17,36 @@ step() {  # NAME COMMAND...: runs it, keeps its words
   shift
   echo "== $name: $*"
   "$@" > "$out/$name.log" 2> "$out/$name.err" || { echo "   FAILED ($?), see $out/$name.err"; tail -5 "$out/$name.err"; bad=1; }
-  tail -${LINES_SHOWN:-4} "$out/$name.log"
+  tail -"${LINES_SHOWN:-4}" "$out/$name.log"
 }
-LINES_SHOWN=30 step doctor "$kvloom" doctor
-"$kvloom" doctor --json "$out/doctor.json"
-"$kvloom" check --print-keys > "$out/keys.txt"
-step warm bash -c "time '$kvloom' cache warm --file '$out/keys.txt'"
-grep real "$out/warm.err"
-LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
-LINES_SHOWN=60 step bench "$kvloom" bench --backend cuda --repeat 12 --filter "${BENCH_FILTER:-}" --json "$out/bench.json"
-rm -rf "$out/cache"
+wanted() { [[ " $steps " == *" $1 "* ]]; }
+
+# Small enough for a sanitizer: each policy, a graph, a merge, an append, and one run of a thousand.
+small='GpuEngine.EveryPolicyIsRight:GpuEngine.VariantsGetTheirArrays:GpuGraph.B71*:GpuOps.B07*:GpuOps.AppendRotates:GpuOps.RopeInPlace:GpuStreams.B14*'
+sanitize() {
+  local tool
+  for tool in memcheck racecheck initcheck synccheck; do
+    step "sanitize_$tool" env KVLOOM_TEST_GPU=1 KVLOOM_TEST_SECONDS=1500 timeout 1800 compute-sanitizer --tool "$tool" --error-exitcode 9 \
+      "$bin/test_cuda" --gtest_brief=1 "--gtest_filter=${SANITIZE_FILTER:-$small}"
+  done
+}
+
+if wanted doctor; then
+  LINES_SHOWN=30 step doctor "$kvloom" doctor
+  "$kvloom" doctor --json "$out/doctor.json"
+fi
+if wanted warm; then
+  "$kvloom" check --print-keys > "$out/keys.txt"
+  step warm bash -c "time '$kvloom' cache warm --file '$out/keys.txt'"
+  grep real "$out/warm.err"
+fi
+wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=Gpu*' "--gtest_output=json:$out/tests.json"
+wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
+if wanted sanitize; then
+  if command -v compute-sanitizer > /dev/null; then sanitize; else echo "== sanitize: no compute-sanitizer on PATH: not run"; fi
+fi
+# shellcheck disable=SC2086
+wanted replay && LINES_SHOWN=60 step replay "$kvloom" replay --backend cuda ${REPLAY:---layers 32 --requests 200} --json "$out/replay.json"
+wanted bench && LINES_SHOWN=60 step bench "$kvloom" bench --backend cuda --repeat 12 --filter "${BENCH_FILTER:-}" --json "$out/bench.json"
+[ "$KVLOOM_CACHE_DIR" = "$out/cache" ] && rm -rf "$out/cache"
 exit $bad

@@ -5,7 +5,6 @@
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
 #include "kvloom/api/gpu.h"
-#include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 
 #include <fmt/core.h>
@@ -22,18 +21,6 @@ struct Options {
   BenchOptions bench;
   int32_t device = 0;
 };
-
-nlohmann::ordered_json gpu_facts(int32_t device) {
-  const GpuInfo g = gpus().at(size_t(device));
-  return {{"name", g.name},
-          {"arch", g.arch},
-          {"sms", g.num_sms},
-          {"clock_khz", g.clock_khz},
-          {"memory_bytes", g.memory_bytes},
-          {"l2_bytes", g.l2_bytes},
-          {"driver_cuda", gpu_driver_version()},
-          {"compiler", kernel_compiler().version}};
-}
 
 void run_gpu(const Options& options) {
   std::string why;
@@ -60,7 +47,7 @@ void run_gpu(const Options& options) {
   });
   if (options.json.empty()) return;
   nlohmann::ordered_json out{{"machine", to_json(this_machine())},
-                             {"gpu", gpu_facts(options.device)},
+                             {"gpu", to_json(list[size_t(options.device)])},
                              {"ceilings", to_json(ceilings)},
                              {"repeat", bench.repeat},
                              {"rows", nlohmann::ordered_json::array()}};

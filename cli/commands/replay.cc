@@ -36,7 +36,8 @@ struct Arguments {
 };
 
 void resolve(Arguments& a) {
-  require(a.backend == "cpu", "--backend: got '{}', wanted cpu; other backends are not in this build", a.backend);
+  require(a.backend == "cpu" || a.backend == "cuda", "--backend: got '{}', wanted cpu or cuda", a.backend);
+  a.options.engine.backend = a.backend == "cuda" ? Backend::cuda : Backend::cpu;
   a.options.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
   a.options.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
   a.options.engine.policy = parse_policy(a.policy);
@@ -109,7 +110,7 @@ void add_batching(CLI::App& c, Arguments& a) {
   c.add_option("--max-batch", o.batch.max_batch, "Sequences a step")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--page-size", o.batch.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--kv-pool-tokens", o.kv_pool_tokens,
-               "Size of the KV pool; default: what the trace can use within a quarter of the free memory and 4 GiB")
+               "Size of the KV pool; default: what the trace can use within a quarter of the free memory and 4 GiB, or 85 % of a GPU's")
       ->check(kPositive);
   c.add_option("--kv-layout", a.layout, "hnd keeps a head's tokens of a page together, nhd a token's heads")
       ->check(CLI::IsMember({"hnd", "nhd"}))
@@ -119,14 +120,15 @@ void add_batching(CLI::App& c, Arguments& a) {
 
 void add_engine(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
-  c.add_option("--backend", a.backend, "cpu")->capture_default_str();
-  c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
+  c.add_option("--backend", a.backend, "cpu, cuda")->capture_default_str();
+  c.add_option("--device", o.engine.device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
+  c.add_option("--threads", o.engine.threads, "cpu: default: one a core")->check(kPositive);
   c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(kPositive);
   c.add_option("--policy", a.policy, policy_names())->capture_default_str();
   c.add_option("--levels", a.levels, "auto: shared prefixes are read once where it pays; off")
       ->check(CLI::IsMember({"auto", "off"}))
       ->capture_default_str();
-  c.add_option("--cpu-target", a.cpu_target, "avx2, avx512, portable; default: the best here");
+  c.add_option("--cpu-target", a.cpu_target, "cpu: avx2, avx512, portable; default: the best here");
 }
 
 void add_run(CLI::App& c, Arguments& a) {

@@ -92,6 +92,9 @@ class Batcher {
   /// The step has been computed: advances its sequences, generates their next tokens, finishes those that are complete.
   void commit();
 
+  /// The step chosen last.
+  const Step& step() const { return step_; }
+
   const std::vector<Sequence>& sequences() const { return sequences_; }
   const Content& content(int32_t request) const { return contents_[size_t(request)]; }
   const std::vector<int32_t>& running() const { return running_; }

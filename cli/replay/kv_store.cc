@@ -7,16 +7,13 @@
 #include <cstring>
 
 namespace kvloom::replay {
-namespace {
-
-constexpr float kFp8Gain = 4.0f;
-
-float gain_of(DType t) { return is_fp8(t) ? kFp8Gain : 1.0f; }
-
-}  // namespace
-
 KvStore::KvStore(const Model& model, const KvShape& shape, uint64_t seed)
-    : model_(model), shape_(shape), element_(size_of(shape.dtype)), values_(shape.dtype, mix(seed, 0x6b76), gain_of(shape.dtype)) {
+
+    : model_(model),
+      shape_(shape),
+      element_(size_of(shape.dtype)),
+      kv_(kv_values(shape.dtype, seed)),
+      values_(shape.dtype, kv_.seed, kv_.gain) {
   require(model.head_dim_qk <= Values::kMaxRow && model.head_dim_vo <= Values::kMaxRow, "replay: head dim: got {}, wanted at most {}",
           std::max(model.head_dim_qk, model.head_dim_vo), Values::kMaxRow);
   k_page_ = element_ * shape.page_size * model.kv_heads * model.head_dim_qk;
@@ -94,10 +91,6 @@ Tensor KvStore::v(int32_t layer) const {
   return view(pool(layer) + k_page_ * shape_.pages, model_.head_dim_vo, model_.head_dim_vo);
 }
 
-ScaleParams KvStore::scale() const {
-  ScaleParams s;
-  s.k = s.v = 1.0f / gain_of(shape_.dtype);
-  return s;
-}
+ScaleParams KvStore::scale() const { return kv_.scale(); }
 
 }  // namespace kvloom::replay

@@ -34,7 +34,6 @@ class KvStore {
   Tensor k(int32_t layer) const;
   Tensor v(int32_t layer) const;
   KvLayout layout() const { return shape_.layout; }
-  /// What a stored element stands for: fp8 pools hold values times 4.
   ScaleParams scale() const;
 
   int32_t pools() const { return shape_.pools; }
@@ -53,6 +52,7 @@ class KvStore {
   int64_t v_page_;      // bytes of V of one page; 0: V lies in K
   int64_t pool_bytes_;  // K of all pages, then V of all pages
   char* memory_ = nullptr;
+  KvValues kv_;
   Values values_;
 };
 

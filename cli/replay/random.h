@@ -1,19 +1,9 @@
 // Random numbers by counter: the n-th of a stream is a function of (seed, n), so values need no state, no order and no storage.
 #pragma once
 
-#include <cstdint>
+#include "cli/replay/mix.h"
 
 namespace kvloom::replay {
-
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit changes about half of the output bits.
-inline uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-/// Of two words; not symmetric.
-inline uint64_t mix(uint64_t a, uint64_t b) { return mix(mix(a) ^ (b + 0x632be59bd9b4e019u)); }
 
 /// A stream of such numbers.
 class Random {

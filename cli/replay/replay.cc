@@ -1,7 +1,11 @@
 #include "cli/replay/replay.h"
 
+#include "cli/bench/gpu_products.h"
+#include "cli/bench/gpu_rows.h"
 #include "cli/replay/memory.h"
 #include "cli/replay/step_export.h"
+#include "cli/replay/step_machine.h"
+#include "kvloom/api/gpu.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
 
@@ -47,6 +51,20 @@ struct PoolSize {
   int32_t pools = 1;
 };
 
+/// Bytes that pools may take: of their own accord, and where the user gave a size.
+struct PoolRoom {
+  int64_t automatic = 0, wanted = 0;
+};
+
+PoolRoom room_of(const ReplayOptions& o) {
+  if (o.engine.backend == Backend::cuda) {
+    const int64_t free = gpu_memory(o.engine.device).free_bytes;
+    return {free / 100 * 85, free / 100 * 95};
+  }
+  const int64_t available = available_memory() > 0 ? available_memory() : int64_t(8) << 30;
+  return {std::min<int64_t>(available / 4, int64_t(4) << 30), available * 3 / 4};
+}
+
 /// A pool a layer where memory allows it; else one pool that all layers read.
 PoolSize pool_size(const ReplayOptions& o, const std::vector<TraceRequest>& trace, int64_t token_bytes) {
   const int64_t page = o.batch.page_size;
@@ -56,14 +74,13 @@ PoolSize pool_size(const ReplayOptions& o, const std::vector<TraceRequest>& trac
     largest = std::max(largest, rounded);
     useful += o.batch.samples * (rounded + page);
   }
-  const int64_t available = available_memory() > 0 ? available_memory() : int64_t(8) << 30;
-  const int64_t budget = std::min<int64_t>(available / 4, int64_t(4) << 30);
+  const PoolRoom room = room_of(o);
   const int64_t wanted = o.kv_pool_tokens > 0 ? o.kv_pool_tokens : useful;
   const int64_t enough = o.kv_pool_tokens > 0 ? wanted : std::min(useful, std::max<int64_t>(largest, 65536));
   PoolSize size;
-  const int64_t roof = o.kv_pool_tokens > 0 ? available * 3 / 4 : budget;
+  const int64_t roof = o.kv_pool_tokens > 0 ? room.wanted : room.automatic;
   if (roof / (token_bytes * o.layers) >= enough) size.pools = o.layers;
-  const int64_t tokens = o.kv_pool_tokens > 0 ? wanted : std::min(useful, budget / (token_bytes * size.pools));
+  const int64_t tokens = o.kv_pool_tokens > 0 ? wanted : std::min(useful, room.automatic / (token_bytes * size.pools));
   size.pages = std::max<int64_t>(tokens / page, 1);
   return size;
 }
@@ -71,6 +88,8 @@ PoolSize pool_size(const ReplayOptions& o, const std::vector<TraceRequest>& trac
 void validate(const ReplayOptions& o, const Model& model) {
   require(o.rate_scale > 0 && std::isfinite(o.rate_scale), "--rate-scale: got {}, wanted a number above 0", o.rate_scale);
   require(o.layers >= 1 && o.layers <= model.layers, "--layers: got {}, wanted 1 to {} ({})", o.layers, model.layers, model.name);
+  require(o.engine.backend == Backend::cpu || o.engine.backend == Backend::cuda, "--backend: got {}, wanted cpu or cuda",
+          int(o.engine.backend));
   require(o.check_rows >= 1, "--check-rows: got {}, wanted 1 or more; every step is checked", o.check_rows);
   require(o.fixed_step_us >= 0 && o.fixed_step_us < 1e12, "--fixed-step-us: got {}, wanted 0 (measured) or more", o.fixed_step_us);
 }
@@ -86,20 +105,27 @@ class Replay {
   }
 
   Report run() {
+    if (on_gpu()) find_gpu();
     if (o_.measure_ceilings) measure_ceilings();
     reset_peak_rss();
     set_up();
     const auto start = Clock::now();
     int64_t now_ns = 0;
-    for (batcher_->arrive(now_ns); !batcher_->done(); batcher_->arrive(now_ns)) {
+    std::optional<PlannedStep> next;
+    while (true) {
+      if (!next) {
+        batcher_->arrive(now_ns);
+        if (batcher_->done()) break;
+        if (batcher_->idle()) {
+          now_ns = batcher_->next_arrival_ns();
+          continue;
+        }
+      }
       if (stop_.load(std::memory_order_relaxed)) report_.stopped = "interrupted";
       if (o_.limit_seconds > 0 && seconds_since(start) > o_.limit_seconds) report_.stopped = "time limit";
       if (!report_.stopped.empty()) break;
-      if (batcher_->idle()) {
-        now_ns = batcher_->next_arrival_ns();
-        continue;
-      }
-      now_ns += step(now_ns);
+      if (!next) next = plan_step();
+      now_ns += run_step(now_ns, next);
       show_progress(seconds_since(start));
     }
     if (export_) export_->close();
@@ -110,11 +136,38 @@ class Replay {
   }
 
  private:
+  /// A step that was planned and not run yet.
+  struct PlannedStep {
+    StepKind kind = StepKind::decode;
+    int64_t tokens = 0, sequences = 0, kv_tokens = 0;
+    double plan_us = 0.0;
+    bool hidden = false;  // planned while the step before ran
+    std::vector<StepStats> stats;
+    std::vector<ref::Row> rows;
+    int32_t checked_layer = 0;
+  };
+
+  bool on_gpu() const { return o_.engine.backend == Backend::cuda; }
+
+  void find_gpu() {
+    std::string why;
+    const std::vector<GpuInfo> list = gpus(&why);
+    if (list.empty()) fail(ErrorCode::unsupported, "replay: --backend cuda: {}", why);
+    require(o_.engine.device < int32_t(list.size()), "replay: --device: got {}, wanted 0 .. {}", o_.engine.device, list.size() - 1);
+    report_.gpu = list[size_t(o_.engine.device)];
+  }
+
   void measure_ceilings() {
     if (trace_.empty()) return;
-    ThreadPool pool(threads());
-    cli::ReadCeiling memory;
-    const cli::Ceilings c = cli::measure_ceilings(pool, memory);
+    cli::Ceilings c;
+    if (on_gpu()) {
+      c.read_gbps = cli::measure_gpu_ceilings(o_.engine.device).read_tbps * 1e3;
+      c.fma_gflops = cli::measure_gpu_products_tflops(o_.engine.device) * 1e3;
+    } else {
+      ThreadPool pool(threads());
+      cli::ReadCeiling memory;
+      c = cli::measure_ceilings(pool, memory);
+    }
     report_.ceilings.read_gbps = std::max(report_.ceilings.read_gbps, c.read_gbps);
     report_.ceilings.fma_gflops = std::max(report_.ceilings.fma_gflops, c.fma_gflops);
   }
@@ -127,18 +180,21 @@ class Replay {
     pages_.emplace(size.pages);
     cache_.emplace(*pages_);
     batcher_.emplace(o_.batch, trace_, *pages_, *cache_);
-    store_.emplace(model_, KvShape{o_.types.kv, o_.layout, o_.batch.page_size, size.pages, size.pools}, o_.seed);
-    RunnerOptions r;
-    r.engine = o_.engine;
-    r.engine.threads = threads();
-    r.types = o_.types;
-    r.page_size = o_.batch.page_size;
-    r.layers = o_.layers;
-    r.max_batch = o_.batch.max_batch;
-    r.token_budget = o_.batch.token_budget;
-    for (const TraceRequest& request : trace_) r.max_kv_tokens = std::max(r.max_kv_tokens, held_tokens(request) * o_.batch.max_batch);
-    r.seed = o_.seed;
-    runner_ = std::make_unique<StepRunner>(model_, r, *store_);
+    MachineOptions m;
+    m.engine = o_.engine;
+    m.engine.threads = threads();
+    m.types = o_.types;
+    m.layout = o_.layout;
+    m.page_size = o_.batch.page_size;
+    m.pages = size.pages;
+    m.pools = size.pools;
+    m.layers = o_.layers;
+    m.max_batch = o_.batch.max_batch;
+    m.token_budget = o_.batch.token_budget;
+    for (const TraceRequest& request : trace_) m.longest = std::max(m.longest, held_tokens(request));
+    m.check_rows = o_.check_rows;
+    m.seed = o_.seed;
+    machine_ = make_machine(model_, m);
     rows_.emplace(mix(o_.seed, 0x726f7773));
     describe(size, token_bytes);
   }
@@ -149,56 +205,80 @@ class Replay {
     report_.layers = o_.layers;
     report_.samples = o_.batch.samples;
     report_.rate_scale = o_.rate_scale;
-    for (int32_t kind = 0; kind < runner_->kinds(); ++kind) {
-      report_.kernel_keys += (kind > 0 ? ", " : "") + runner_->engine(kind).kernel_key();
+    for (int32_t kind = 0; kind < machine_->kinds(); ++kind) {
+      report_.kernel_keys += (kind > 0 ? ", " : "") + machine_->engine(kind).kernel_key();
     }
     report_.policy = name_of(o_.engine.policy);
     report_.levels = o_.engine.levels == LevelMode::automatic ? "auto" : "off";
-    report_.threads = threads();
-    report_.num_ctas = runner_->engine(0).config().num_ctas;
+    report_.threads = on_gpu() ? 1 : threads();
+    report_.num_ctas = machine_->engine(0).config().num_ctas;
     report_.page_size = o_.batch.page_size;
     report_.pool_tokens = size.pages * o_.batch.page_size;
     report_.pools = size.pools;
     report_.token_bytes = token_bytes;
     report_.fixed_step_us = o_.fixed_step_us;
-    report_.tolerance = tolerance_of(runner_->spec(0));
+    report_.tolerance = tolerance_of(machine_->spec(0), on_gpu());
     report_.machine = cli::this_machine();
   }
 
-  /// One step; returns how long it takes on the simulated clock, in nanoseconds.
-  int64_t step(int64_t now_ns) {
+  /// Chooses, lays out and plans the next step; !batcher_->idle().
+  PlannedStep plan_step() {
     const Step& step = batcher_->schedule();
-    if (export_) export_->write(report_.steps, now_ns, *batcher_, step, o_.batch.page_size);
-    store_->apply(step.page_events);
-    for (const Slice& slice : step.slices) {
-      const Sequence& s = batcher_->sequences()[size_t(slice.sequence)];
-      store_->append(s, slice, batcher_->content(s.request));
-    }
-    runner_->prepare(*batcher_, step);
-    double plan_us = 0.0, run_us = 0.0;
-    std::vector<StepStats> stats;
-    for (int32_t kind = 0; kind < runner_->kinds(); ++kind) {
-      const double us = runner_->plan(kind);
-      plan_us += us;
+    machine_->prepare(*batcher_, step);
+    PlannedStep p;
+    p.kind = kind_of(step);
+    p.tokens = step.tokens;
+    p.sequences = int64_t(step.slices.size());
+    for (const Slice& slice : step.slices) p.kv_tokens += slice.kv_len;
+    for (int32_t kind = 0; kind < machine_->kinds(); ++kind) {
+      const double us = machine_->plan(kind);
+      p.plan_us += us;
       report_.plan_us.add(us);
-      stats.push_back(step_stats(runner_->plan_view(kind), runner_->spec(kind), step.slices, report_.token_bytes));
-      count_plan(stats.back());
+      p.stats.push_back(step_stats(machine_->plan_view(kind), machine_->spec(kind), step.slices, report_.token_bytes));
     }
-    const StepKind kind = kind_of(step);
-    const int32_t checked_layer = int32_t(report_.steps % o_.layers);
-    for (int32_t layer = 0; layer < o_.layers; ++layer) {
-      runner_->fill_inputs(layer);
-      const double us = runner_->run(layer);
-      run_us += us;
-      count_run(stats[size_t(runner_->kind_of(layer))], kind, us);
-      if (layer == checked_layer) rows_->check(*runner_, layer, o_.check_rows);
-      report_.nonfinite_outputs += runner_->nonfinite_outputs();
-    }
-    count_step(step, kind, plan_us);
-    batcher_->commit();
-    if (o_.fixed_step_us > 0) return std::max<int64_t>(1, int64_t(o_.fixed_step_us * 1e3));
-    return std::max<int64_t>(1, int64_t((plan_us + run_us * model_.layers / o_.layers) * 1e3));
+    p.checked_layer = int32_t(planned_steps_++ % o_.layers);
+    const int32_t checked_kind = machine_->kind_of(p.checked_layer);
+    p.rows = rows_->choose(machine_->plan_view(checked_kind), machine_->spec(checked_kind), o_.check_rows);
+    return p;
   }
+
+  /// Runs the step in `next`, and leaves the one after it there if that was planned meanwhile. Returns how long the step takes on the
+  /// simulated clock, in nanoseconds.
+  int64_t run_step(int64_t now_ns, std::optional<PlannedStep>& next) {
+    const PlannedStep p = std::move(*next);
+    next.reset();
+    if (export_) export_->write(report_.steps, now_ns, *batcher_, batcher_->step(), o_.batch.page_size);
+    machine_->start(p.checked_layer, p.rows);
+    count_step(p);
+    batcher_->commit();
+    if (machine_->plans_ahead()) {
+      // By the measured clock nobody knows when the step ends: who arrives meanwhile takes part one step later.
+      batcher_->arrive(now_ns + fixed_step_ns());
+      if (!batcher_->idle()) next = plan_step();
+    }
+    const StepResult result = machine_->finish();
+    double run_us = 0.0;
+    for (int32_t layer = 0; layer < o_.layers; ++layer) {
+      const double us = result.layer_us[size_t(layer)];
+      run_us += us;
+      count_run(p.stats[size_t(machine_->kind_of(layer))], p.kind, us);
+    }
+    rows_->add(machine_->spec(machine_->kind_of(p.checked_layer)), result.rows);
+    report_.nonfinite_outputs += result.nonfinite_outputs;
+    const double model_us = run_us * model_.layers / o_.layers;
+    double hidden_us = 0.0;  // of planning the next step
+    if (next) {
+      hidden_us = std::min(next->plan_us, run_us);
+      ++report_.plans_ahead;
+      report_.hidden_plan_us += hidden_us;
+    }
+    if (o_.fixed_step_us > 0) return fixed_step_ns();
+    const double shown_us = p.hidden ? 0.0 : p.plan_us;  // a plan made ahead was counted with the step that it was made in
+    if (next) next->hidden = true;
+    return std::max<int64_t>(1, int64_t((shown_us + model_us + (next ? next->plan_us - hidden_us : 0.0)) * 1e3));
+  }
+
+  int64_t fixed_step_ns() const { return o_.fixed_step_us > 0 ? std::max<int64_t>(1, int64_t(o_.fixed_step_us * 1e3)) : 0; }
 
   static StepKind kind_of(const Step& step) {
     int64_t decodes = 0;
@@ -227,19 +307,19 @@ class Replay {
     if (s.levels > 1) report_.saved_bytes += double(s.flat_bytes - s.read_bytes);
   }
 
-  void count_step(const Step& step, StepKind kind, double plan_us) {
-    report_.plan_us_total += plan_us;
+  void count_step(const PlannedStep& p) {
+    for (const StepStats& stats : p.stats) count_plan(stats);
+    report_.plan_us_total += p.plan_us;
     ++report_.steps;
-    for (StepTotals* t : {&report_.all, &report_.kinds[static_cast<int>(kind)]}) {
+    for (StepTotals* t : {&report_.all, &report_.kinds[static_cast<int>(p.kind)]}) {
       ++t->steps;
-      t->tokens += step.tokens;
+      t->tokens += p.tokens;
     }
-    report_.steps_with_levels += runner_->plan_view(0).header->num_levels > 1;
-    report_.most_sequences = std::max(report_.most_sequences, int64_t(step.slices.size()));
+    report_.steps_with_levels += p.stats[0].levels > 1;
+    report_.most_sequences = std::max(report_.most_sequences, p.sequences);
     report_.most_used_pages = std::max(report_.most_used_pages, pages_->total_pages() - pages_->free_pages());
-    step_kv_tokens_ = 0;
-    for (const Slice& slice : step.slices) step_kv_tokens_ += slice.kv_len;
-    step_sequences_ = int64_t(step.slices.size());
+    step_kv_tokens_ = p.kv_tokens;
+    step_sequences_ = p.sequences;
   }
 
   void show_progress(double seconds) {
@@ -265,7 +345,8 @@ class Replay {
     report_.max_lse_error = rows_->worst_lse();
     report_.effective_elements = rows_->effective_elements();
     report_.peak_rss_bytes = peak_rss();
-    runner_.reset();
+    report_.peak_device_bytes = machine_->device_bytes();
+    machine_.reset();
     if (o_.measure_ceilings && report_.stopped.empty()) measure_ceilings();  // the machine's speed may have moved: the better one counts
   }
 
@@ -279,10 +360,10 @@ class Replay {
   std::optional<PageAllocator> pages_;
   std::optional<RadixTree> cache_;
   std::optional<Batcher> batcher_;
-  std::optional<KvStore> store_;
-  std::unique_ptr<StepRunner> runner_;
+  std::unique_ptr<StepMachine> machine_;
   std::optional<RowCheck> rows_;
   int64_t owed_tokens_ = 0;
+  int64_t planned_steps_ = 0;
   int64_t step_kv_tokens_ = 0, step_sequences_ = 0;
 };
 

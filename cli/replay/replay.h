@@ -29,7 +29,7 @@ struct ReplayOptions {
   BatchOptions batch;
   int64_t kv_pool_tokens = 0;  // 0: what the trace can use, within a quarter of the memory available and 4 GiB
   KvLayout layout = KvLayout::hnd;
-  EngineOptions engine;
+  EngineOptions engine{.device = 0};  // backend cpu or cuda
 
   double fixed_step_us = 0.0;
   double limit_seconds = 0.0;  // of this machine; 0: none

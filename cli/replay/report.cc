@@ -27,6 +27,7 @@ Json rejected_rows(const Report& r) {
 }
 
 void add_setting(const Report& r, Json& j) {
+  j["backend"] = r.on_gpu() ? "cuda" : "cpu";
   j["model"] = r.model.name;
   j["heads"] = r.model.qo_heads;
   j["kv_heads"] = r.model.kv_heads;
@@ -106,12 +107,15 @@ Json to_json(const Report& r) {
   j["balance"] = r.balance.count() > 0 ? Json(r.balance.p99()) : Json(nullptr);
   j["prefix_hit_rate"] = r.prefix_hit_rate();
   j["peak_rss_bytes"] = r.peak_rss_bytes;
+  j["peak_device_bytes"] = r.on_gpu() ? Json(r.peak_device_bytes) : Json(nullptr);
 
   add_scheduling(r, j);
   j["flops_per_s"] = r.all.gflops() * 1e9;
   j["decode_steps"] = step_kind(r.kinds[0]);
   j["mixed_steps"] = step_kind(r.kinds[1]);
   j["prefill_steps"] = step_kind(r.kinds[2]);
+  j["plans_ahead"] = r.plans_ahead;
+  j["hidden_plan_us"] = r.hidden_plan_us;
   j["plan_policies"] = r.policies;
   j["steps_with_levels"] = r.steps_with_levels;
   j["bytes_saved_by_levels"] = r.saved_bytes;
@@ -128,6 +132,7 @@ Json to_json(const Report& r) {
   add_setting(r, j);
   j["scope"] = "attention only";
   j["machine"] = cli::to_json(r.machine);
+  j["gpu"] = r.on_gpu() ? cli::to_json(r.gpu) : Json(nullptr);
   return j;
 }
 

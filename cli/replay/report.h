@@ -7,6 +7,7 @@
 #include "cli/replay/row_check.h"
 #include "cli/replay/step_stats.h"
 #include "cli/report/machine.h"
+#include "kvloom/api/gpu.h"
 
 #include <nlohmann/json.hpp>
 
@@ -71,6 +72,8 @@ struct Report {
 
   // What it took.
   double plan_us_total = 0.0;
+  int64_t plans_ahead = 0;       // steps planned while the one before them ran
+  double hidden_plan_us = 0.0;   // of plan_us_total, behind that run
   Distribution plan_us, run_us;  // of one plan, of one layer
   StepTotals all, kinds[3];
   std::map<std::string, int64_t> policies;  // steps by the policy that the plan chose
@@ -89,10 +92,16 @@ struct Report {
   cli::Machine machine;
   cli::Ceilings ceilings;
   int64_t peak_rss_bytes = 0;
+  GpuInfo gpu;  // no name: it ran on the CPU
+  int64_t peak_device_bytes = 0;
 
   double prefix_hit_rate() const { return counts.prompt_tokens > 0 ? double(counts.hit_tokens) / double(counts.prompt_tokens) : 0.0; }
-  /// Query tokens over the time of plans and runs.
-  double tokens_per_s() const { return all.run_us + plan_us_total > 0 ? double(counts.tokens) / (all.run_us + plan_us_total) * 1e6 : 0.0; }
+  bool on_gpu() const { return !gpu.name.empty(); }
+  /// Query tokens over the time of plans and runs; a plan counts as far as no run hid it.
+  double tokens_per_s() const {
+    const double us = all.run_us + plan_us_total - hidden_plan_us;
+    return us > 0 ? double(counts.tokens) / us * 1e6 : 0.0;
+  }
   /// "" or what was not within tolerance.
   std::string fault() const;
 };

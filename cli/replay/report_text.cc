@@ -94,6 +94,11 @@ void speed(const Report& r, std::string& out) {
     out += fmt::format("  {:<12} {:>9} {:>12} {:>12} {:>10.1f} {:>6} {:>10.1f}\n", "ceiling", "", "", "", r.ceilings.read_gbps, "",
                        r.ceilings.fma_gflops);
   }
+  if (r.plans_ahead > 0) {
+    line(out, "",
+         fmt::format("{} of {} steps were planned while the one before them ran; {} of planning was left in the way", count(r.plans_ahead),
+                     count(r.steps), duration(r.plan_us_total - r.hidden_plan_us)));
+  }
   line(
       out, "throughput",
       fmt::format("{} tokens/s through the attention of {} layer{}", count(int64_t(r.tokens_per_s())), r.layers, r.layers == 1 ? "" : "s"));
@@ -116,21 +121,26 @@ void scheduling(const Report& r, std::string& out) {
                    r.all.read_bytes > 0 ? 100.0 * r.saved_bytes / (r.saved_bytes + r.all.read_bytes) : 0.0));
 }
 
+std::string bound(double x) { return std::isinf(x) ? "-" : fmt::format("{:.1e}", x); }
+
 void correctness(const Report& r, std::string& out) {
   const std::string fault = r.fault();
   line(out, "checked",
        fmt::format("{} rows against fp64: whole {:.2e} (bound {:.1e}), worst row {:.2e} ({})", count(r.rows_checked), r.rel_error,
-                   r.tolerance.whole, r.max_rel_error, std::isinf(r.tolerance.row) ? "-" : fmt::format("{:.1e}", r.tolerance.row)));
+                   r.tolerance.whole, r.max_rel_error, bound(r.tolerance.row)));
   line(out, "",
-       fmt::format("beyond the output's rounding {:.1e} ({:.0e}), LSE {:.1e} ({:.0e}): {}", r.max_excess_error, r.tolerance.excess,
+       fmt::format("beyond the output's rounding {:.1e} ({}), LSE {:.1e} ({:.0e}): {}", r.max_excess_error, bound(r.tolerance.excess),
                    r.max_lse_error, r.tolerance.lse, fault.empty() ? "within tolerance" : "NOT WITHIN TOLERANCE: " + fault));
-  line(out, "memory", fmt::format("{} at most", bytes(double(r.peak_rss_bytes))));
+  line(out, "memory",
+       fmt::format("{} at most{}", bytes(double(r.peak_rss_bytes)),
+                   r.on_gpu() ? fmt::format(", and {} of the GPU's", bytes(double(r.peak_device_bytes))) : ""));
 }
 
 }  // namespace
 
 std::string to_text(const Report& r) {
-  std::string out = "kvloom replay: attention only (no projections, MLP, norms or sampling), on the CPU\n";
+  std::string out = fmt::format("kvloom replay: attention only (no projections, MLP, norms or sampling), on {}\n",
+                                r.on_gpu() ? "one " + r.gpu.name : "the CPU");
   if (!r.stopped.empty()) out += fmt::format("STOPPED BEFORE THE END ({}): a partial report\n", r.stopped);
   out += '\n';
   setting(r, out);

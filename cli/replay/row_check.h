@@ -1,7 +1,8 @@
 // Sampled rows against REF, all along: every step some query rows are computed again in double precision from the same pages.
 #pragma once
 
-#include "cli/replay/step_runner.h"
+#include "cli/replay/random.h"
+#include "cli/replay/step_machine.h"
 
 namespace kvloom::replay {
 
@@ -12,15 +13,16 @@ struct Tolerance {
   double whole_from = 0.0;  // effective elements from which `whole` binds: fewer do not average the output's rounding out
 };
 /// Rows of fewer than 64 elements in 16 bits have no `row` bound, for the same reason.
-Tolerance tolerance_of(const AttentionSpec& spec);
+Tolerance tolerance_of(const AttentionSpec& spec, bool on_gpu);
 
 class RowCheck {
  public:
   explicit RowCheck(uint64_t seed) : random_(seed) {}
 
-  /// Checks `rows` >= 1 random rows of the layer just run: the first from anywhere, every second one a first or last row of an item whose
-  /// keys were split, where the plan has one.
-  void check(const StepRunner& runner, int32_t layer, int32_t rows);
+  /// `rows` >= 1 random rows of a step: the first from anywhere, every second one a first or last row of an item whose keys were split,
+  /// where the plan has one.
+  std::vector<ref::Row> choose(const PlanView& plan, const AttentionSpec& spec, int32_t rows);
+  void add(const AttentionSpec& spec, const std::vector<CheckedRow>& rows);
 
   int64_t rows() const { return rows_; }
   double whole_error() const;  // sqrt(sum |o - ref|^2 / sum |ref|^2) over all rows checked
@@ -31,14 +33,10 @@ class RowCheck {
   double worst_lse() const { return worst_lse_; }
 
  private:
-  void choose(const StepRunner& runner, int32_t kind, int32_t rows);
-  void compare(const StepRunner& runner, const AttentionSpec& spec, int32_t token, int32_t head, const double* o, double lse);
+  void add(const AttentionSpec& spec, const CheckedRow& row);
 
   Random random_;
-  std::vector<int32_t> tokens_, heads_;
   std::vector<int32_t> split_items_;
-  std::vector<double> ref_o_, ref_lse_;
-  std::vector<float> out_;
   int64_t rows_ = 0;
   double error_square_ = 0.0, ref_square_ = 0.0, ref_fourth_ = 0.0;
   double worst_row_ = 0.0, worst_excess_ = 0.0, worst_lse_ = 0.0;

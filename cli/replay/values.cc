@@ -14,4 +14,12 @@ Values::Values(DType dtype, uint64_t seed, float gain) : dtype_(dtype), size_(si
   }
 }
 
+ScaleParams KvValues::scale() const {
+  ScaleParams s;
+  s.k = s.v = 1.0f / gain;
+  return s;
+}
+
+KvValues kv_values(DType dtype, uint64_t seed) { return {mix(seed, 0x6b76), is_fp8(dtype) ? 4.0f : 1.0f}; }
+
 }  // namespace kvloom::replay

@@ -4,6 +4,7 @@
 
 #include "cli/replay/random.h"
 #include "kvloom/base/dtype.h"
+#include "kvloom/contract/params.h"
 
 #include <vector>
 
@@ -14,22 +15,31 @@ class Values {
   /// Roughly normal with standard deviation `gain`. Rows are at most kMaxRow elements.
   Values(DType dtype, uint64_t seed, float gain);
 
-  /// `elements` values that belong to `hash`.
-  const void* row(uint64_t hash) const {
-    const uint64_t piece = (hash >> 32) % kPieces;
-    return data_.data() + piece * kStep * uint64_t(size_);
-  }
+  /// The values that belong to `hash`: as many as a row has.
+  const void* row(uint64_t hash) const { return data_.data() + piece_of(hash) * kStep * uint64_t(size_); }
+  static constexpr uint64_t piece_of(uint64_t hash) { return (hash >> 32) % kPieces; }
+  const std::vector<char>& data() const { return data_; }
   DType dtype() const { return dtype_; }
 
   static constexpr int64_t kMaxRow = 1024;
-
- private:
   static constexpr uint64_t kStep = 16;  // elements between pieces
   static constexpr uint64_t kPieces = 1 << 16;
 
+ private:
   DType dtype_;
   int size_;  // bytes of an element
   std::vector<char> data_;
 };
+
+/// How the values of K and V are made and stored: fp8 pools hold values times 4.
+struct KvValues {
+  uint64_t seed = 0;
+  float gain = 1.0f;
+  /// What a stored element stands for.
+  ScaleParams scale() const;
+};
+KvValues kv_values(DType dtype, uint64_t seed);
+/// Seed of the values of Q.
+inline uint64_t q_seed(uint64_t seed) { return mix(seed, 0x71); }
 
 }  // namespace kvloom::replay

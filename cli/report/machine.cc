@@ -1,6 +1,7 @@
 #include "cli/report/machine.h"
 
 #include "cli/generated/commit.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/cpu/target.h"
 
 #include <fmt/core.h>
@@ -69,6 +70,17 @@ nlohmann::ordered_json to_json(const Machine& m) {
       {"cpu", m.cpu},           {"targets", m.targets},   {"cores", m.cores}, {"memory_bytes", m.memory_bytes}, {"l1d_bytes", m.l1d_bytes},
       {"l2_bytes", m.l2_bytes}, {"l3_bytes", m.l3_bytes}, {"os", m.os},       {"compiler", m.compiler},         {"version", m.version},
       {"commit", m.commit}};
+}
+
+nlohmann::ordered_json to_json(const GpuInfo& g) {
+  return {{"name", g.name},
+          {"arch", g.arch},
+          {"sms", g.num_sms},
+          {"clock_khz", g.clock_khz},
+          {"memory_bytes", g.memory_bytes},
+          {"l2_bytes", g.l2_bytes},
+          {"driver_cuda", gpu_driver_version()},
+          {"compiler", kernel_compiler().version}};
 }
 
 }  // namespace kvloom::cli

@@ -1,6 +1,8 @@
 // Facts of the machine and the build that a result must carry to mean anything.
 #pragma once
 
+#include "kvloom/api/gpu.h"
+
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -22,5 +24,7 @@ struct Machine {
 
 Machine this_machine();
 nlohmann::ordered_json to_json(const Machine& m);
+/// With the versions of its driver and of the compiler of its kernels.
+nlohmann::ordered_json to_json(const GpuInfo& g);
 
 }  // namespace kvloom::cli

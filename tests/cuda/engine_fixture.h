@@ -1,11 +1,14 @@
-// What the tests of engines on the fake driver share.
+// What the tests of engines on a GPU share. Tests of GpuEngine ask nothing of the driver that only the fake one has: with KVLOOM_TEST_GPU=1
+// they run on the machine's own GPU, with a watchdog over every one of them; tests of CudaEngine want the fake driver.
 #pragma once
 
+#include "cli/check/watchdog.h"
+#include "kvloom/support/error.h"
 #include "tests/cuda/fake_gpu.h"
 
-#include "kvloom/support/error.h"
-
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 namespace kvloom::test {
 
@@ -33,13 +36,35 @@ inline EngineOptions cuda_options() {
 
 inline Capacity large() { return {8, 200, 4000, 0, 0}; }
 
-class CudaEngine : public testing::Test {
+class GpuEngine : public testing::Test {
  protected:
   void SetUp() override {
+    watchdog_.arm(testing::UnitTest::GetInstance()->current_test_info()->name());
     gpu.reset();
     gpu.add_kernel(gpu_spec());
+    gpu.add_unit(jit::ops_unit());
+  }
+  void TearDown() override {
+    gpu_synchronize(0);
+    watchdog_.disarm();
   }
   FakeGpu& gpu = FakeGpu::get();
+
+ private:
+  /// Kernels are compiled in that time, too; under a sanitizer everything takes longer.
+  static std::chrono::seconds limit() {
+    const char* word = std::getenv("KVLOOM_TEST_SECONDS");
+    return std::chrono::seconds(word != nullptr ? std::atoi(word) : 120);
+  }
+  check::Watchdog watchdog_{limit()};
+};
+
+class CudaEngine : public GpuEngine {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(gpu.is_fake()) << "this test wants the fake driver: run it without KVLOOM_TEST_GPU";
+    GpuEngine::SetUp();
+  }
 };
 
 template <class F>
@@ -55,9 +80,25 @@ std::string error_of(F&& f, ErrorCode code) {
 }
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-inline void expect_device_right(GpuStep& g, const Step& s, const std::string& what = "") {
-  g.download();
-  expect_right(s, what);
+/// Within the bounds of tensor cores (cli/check/compare_gpu.cc says why).
+inline void expect_gpu_right(const Step& s, const std::string& what = "") {
+  const Distance d = distance_to_ref(s);
+  EXPECT_EQ(d.fault, "") << what;
+  EXPECT_LE(d.whole, 2.6e-3) << what;
+  EXPECT_LE(d.worst_row_floored, 4e-3) << what;
+  EXPECT_LE(d.lse, 4e-6) << what;
+}
+
+inline void expect_device_right(GpuStep& g, Step& s, const std::string& what = "") {
+  g.download(s);
+  expect_gpu_right(s, what);
+}
+
+inline std::vector<char> bits_of(GpuStep& g, Step& s) {
+  g.download(s);
+  std::vector<char> bits = s.o.bytes;
+  bits.insert(bits.end(), s.lse.bytes.begin(), s.lse.bytes.end());
+  return bits;
 }
 
 }  // namespace kvloom::test

@@ -1,10 +1,9 @@
 // A CUDA driver without a GPU, for tests of everything around the kernels. It is as late as a driver may be: what is put into a stream is
 // done when somebody waits for it, and only as much of it as that needs. Device memory can't be touched outside of such work. "Kernels" are
-// the CPU backend, run on the plan and the parameters that the launch was given. Under capture it refuses what a driver refuses.
-#include "kvloom/contract/attend_args.h"
-#include "kvloom/cpu/attend.h"
+// fake_kernels.cc. Under capture it refuses what a driver refuses.
 #include "kvloom/jit/driver_types.h"
 #include "tests/cuda/fake_cubin.h"
+#include "tests/cuda/fake_kernels.h"
 
 #include <sys/mman.h>
 
@@ -143,32 +142,6 @@ CuResult release(uintptr_t address) {
   if (!at->second.pinned) free_bytes += (long long)at->second.bytes;
   blocks.erase(at);
   return kCuSuccess;
-}
-
-void compute(const Function& f, AttendArgs args, int grid) {
-  const PlanView plan = view_plan(args.plan);
-  if (plan.header->magic != kPlanMagic || plan.header->num_ctas != grid) {
-    std::fprintf(stderr, "fake driver: the plan on the device is not one for this launch\n");
-    std::abort();
-  }
-  bool classes[2] = {false, false};
-  for (const WorkItem& item : plan.items) classes[item.kernel_class] = true;
-  if ((classes[0] && f.name == "attend_compute") || (classes[1] && f.name == "attend_memory")) {
-    std::fprintf(stderr, "fake driver: %s was launched for a plan with other items\n", f.name.c_str());
-    std::abort();
-  }
-  static ThreadPool pool(1);
-  const AttentionSpec& spec = has_spec_override ? spec_override : f.module->cubin.spec;
-  const int64_t bound = cpu::thread_arena_bytes(spec, plan.header->classes);
-  std::vector<char> arena(size_t(bound) + 64);
-  args.scratch.thread_arena = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(arena.data()) + 63) / 64 * 64);
-  args.scratch.thread_arena_bytes = int64_t(arena.size()) - 64;
-  for (int64_t u = 0; u < plan.header->num_units; ++u) {
-    if (args.scratch.counters[u] == 0) continue;
-    std::fprintf(stderr, "fake driver: counter %lld is not zero before a launch\n", (long long)u);
-    std::abort();
-  }
-  cpu::attend(spec, plan, args.params, args.scratch, pool, cpu::best_target());
 }
 
 }  // namespace
@@ -385,12 +358,15 @@ CuResult cuEventElapsedTime(float* ms, CuEvent, CuEvent) { return *ms = 1.0f, kC
 CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, void**) {
   LOCKED("cuLaunchKernelEx");
   const Function function = *reinterpret_cast<Function*>(f);
-  const AttendArgs args = *static_cast<const AttendArgs*>(list[0]);
-  const int grid = int(c->grid_x);
+  test::KernelCall call;
+  if (!test::find_kernel(function.name, list[0], call)) return kNotFound;
+  call.grid = c->grid_x;
+  call.block = c->block_x;
+  call.spec = has_spec_override ? spec_override : function.module->cubin.spec;
   last_entry = function.name;
   last_early = c->num_attributes == 1 && c->attributes[0].id == kCuLaunchProgrammaticStreamSerialization &&
                c->attributes[0].value.programmatic_stream_serialization_allowed == 1;
-  put(c->stream, {[=] { compute(function, args, grid); }});
+  put(c->stream, {[call] { call.run(call); }});
   return kCuSuccess;
 }
 

@@ -1,8 +1,10 @@
-// A test's GPU: the fake driver, kernels for the specs that it wants, and a step's tensors in device memory.
+// A test's GPU: the fake driver and kernels for the specs that it wants, or (KVLOOM_TEST_GPU=1) the machine's own, which has all kernels;
+// and a step's tensors in device memory.
 #pragma once
 
 #include "kvloom/api/engine.h"
 #include "kvloom/api/gpu.h"
+#include "kvloom/jit/unit.h"
 #include "tests/cuda/fake_cubin.h"
 #include "tests/support/step.h"
 
@@ -15,15 +17,23 @@ namespace kvloom::test {
 class FakeGpu {
  public:
   static FakeGpu& get();
-  void reset() { controls_.reset(); }
+  bool is_fake() const { return controls_.reset != nullptr; }
+  void reset() {
+    if (is_fake()) controls_.reset();
+  }
+  /// Every kernel computes `spec` from now on (heads are not part of a key); nullptr: what its cubin says.
+  void set_spec(const AttentionSpec* spec) {
+    if (is_fake()) controls_.set_spec(spec);
+  }
+  // Of the fake driver alone.
   int64_t count(const char* call) const { return controls_.count(call); }
   void set_free_bytes(int64_t bytes) { controls_.set_free_bytes(bytes); }
-  /// Every kernel computes `spec` from now on (heads are not part of a key); nullptr: what its cubin says.
-  void set_spec(const AttentionSpec* spec) { controls_.set_spec(spec); }
   std::string last_entry() const { return controls_.last_entry(); }
   bool last_early() const { return controls_.last_early() != 0; }
   /// Puts a kernel for `spec` into the cache: one spec a key, for the life of the process.
   void add_kernel(const AttentionSpec& spec, bool fixed_split = false);
+  /// The same for a unit that is no attention: the operations around it (jit::ops_unit()), a program of the tool's own.
+  void add_unit(const jit::Unit& unit);
 
  private:
   FakeGpu();

@@ -22,8 +22,14 @@ std::string cache_folder() {
   return path;
 }
 
+bool wants_real_gpu() {
+  const char* word = std::getenv("KVLOOM_TEST_GPU");
+  return word != nullptr && std::string(word) == "1";
+}
+
 /// Before main: the driver is looked for once a process.
 const bool environment_set = [] {
+  if (wants_real_gpu()) return false;
   ::setenv("KVLOOM_CUDA_DRIVER", KVLOOM_FAKE_DRIVER, 1);
   ::setenv("KVLOOM_CACHE_DIR", cache_folder().c_str(), 1);
   ::setenv("KVLOOM_NO_JIT", "1", 1);
@@ -33,6 +39,7 @@ const bool environment_set = [] {
 }  // namespace
 
 FakeGpu::FakeGpu() {
+  if (wants_real_gpu()) return;
   void* library = ::dlopen(KVLOOM_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
   const auto find = [&](auto& to, const char* name) { to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, name)); };
   find(controls_.reset, "fake_reset");
@@ -49,12 +56,20 @@ FakeGpu& FakeGpu::get() {
 }
 
 void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split) {
+  if (!is_fake()) return;
   const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, fixed_split});
   jit::CacheName name = jit::cache_name(choice.unit, choice.gpu.arch);
   name.compiler = "fake";
   FakeCubin cubin;
   cubin.spec = spec;
   ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
+}
+
+void FakeGpu::add_unit(const jit::Unit& unit) {
+  if (!is_fake()) return;
+  jit::CacheName name = jit::cache_name(unit, "sm_90a");
+  name.compiler = "fake";
+  ASSERT_TRUE(jit::Cache::of_environment().store(name, FakeCubin().bytes()));
 }
 
 GpuStep::GpuStep(Step& step, int32_t device) : step_(step), device_(device) {

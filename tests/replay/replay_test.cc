@@ -1,6 +1,8 @@
 // Whole replays of small traces: real plans, real runs, rows checked against REF.
 #include "cli/replay/replay.h"
 
+#include "cli/replay/cpu_machine.h"
+
 #include "kvloom/support/error.h"
 
 #include <gtest/gtest.h>
@@ -258,31 +260,29 @@ TEST(Replay, TheRowCheckFindsAWrongKey) {
   PageAllocator pages(16);
   RadixTree cache(pages);
   Batcher batcher(BatchOptions{}, trace, pages, cache);
-  KvStore store(model, {DType::bf16, KvLayout::hnd, 16, 16, 1}, 1);
-  RunnerOptions options;
+  MachineOptions options;
   options.engine.threads = 1;
-  StepRunner runner(model, options, store);
+  options.pages = 16;
+  CpuMachine machine(model, options);
   batcher.arrive(0);
-  const Step& step = batcher.schedule();
-  store.apply(step.page_events);
-  store.append(batcher.sequences()[0], step.slices[0], batcher.content(0));
-  runner.prepare(batcher, step);
-  runner.plan(0);
-  runner.fill_inputs(0);
-  runner.run(0);
-  RowCheck right(1);
-  right.check(runner, 0, 64);
-  EXPECT_LT(right.worst_row(), 2.5e-3);
-  EXPECT_EQ(runner.nonfinite_outputs(), 0);
-  auto* const values = static_cast<uint16_t*>(store.v(0).data);
+  machine.prepare(batcher, batcher.schedule());
+  machine.plan(0);
+  machine.fill_inputs(0);
+  machine.run(0);
+  const auto checked = [&] {
+    RowCheck check(1);
+    check.add(machine.spec(0), machine.rows_of(0, check.choose(machine.plan_view(0), machine.spec(0), 64)));
+    return check.worst_row();
+  };
+  EXPECT_LT(checked(), 2.5e-3);
+  EXPECT_EQ(machine.nonfinite_outputs(), 0);
+  auto* const values = static_cast<uint16_t*>(machine.store().v(0).data);
   for (int i = 0; i < 64; ++i) values[i] = float_to_bf16(50.0f);  // V of the first token of the first page, after the run
-  RowCheck wrong(1);
-  wrong.check(runner, 0, 64);
-  EXPECT_GT(wrong.worst_row(), 0.1);
+  EXPECT_GT(checked(), 0.1);
   for (int i = 0; i < 64; ++i) values[i] = 0xffff;
-  runner.fill_inputs(0);
-  runner.run(0);
-  EXPECT_GT(runner.nonfinite_outputs(), 0);
+  machine.fill_inputs(0);
+  machine.run(0);
+  EXPECT_GT(machine.nonfinite_outputs(), 0);
 }
 
 }  // namespace

@@ -162,6 +162,7 @@ Distance distance_to_ref(const Step& step) {
     }
     if (row_norm == 0.0 && row_error != 0.0 && d.fault.empty()) d.fault = "not zero at token " + std::to_string(rows[r].token);
     if (row_norm > 0.0) d.worst_row = std::max(d.worst_row, std::sqrt(row_error / row_norm));
+    d.worst_row_floored = std::max(d.worst_row_floored, std::sqrt(row_error) / (std::sqrt(row_norm) + 0.15 * std::sqrt(double(dim))));
     error += row_error;
     norm += row_norm;
     if (!step.tensors.lse.given()) continue;

@@ -41,10 +41,11 @@ AttentionSpec small_spec();
 
 /// How far tensors.o and tensors.lse are from REF.
 struct Distance {
-  double whole = 0.0;      // ||o - ref|| / ||ref||
-  double worst_row = 0.0;  // of one row
-  double lse = 0.0;        // |lse - ref| / max(1, |ref|), largest
-  std::string fault;       // first NaN, or an empty row that is not (0, -inf)
+  double whole = 0.0;              // ||o - ref|| / ||ref||
+  double worst_row = 0.0;          // of one row
+  double worst_row_floored = 0.0;  // ... over its norm and 0.15 an element: where values cancel, what was added up counts
+  double lse = 0.0;                // |lse - ref| / max(1, |ref|), largest
+  std::string fault;               // first NaN, or an empty row that is not (0, -inf)
 };
 Distance distance_to_ref(const Step& step);
 

@@ -1,0 +1,74 @@
+// Steps on a GPU: pages, Q, K and V live and are made in its memory; a step is put into one stream and runs while the next is planned. New
+// K and V go into their pages through the library's append_kv.
+#pragma once
+
+#include "cli/replay/step_machine.h"
+#include "kvloom/api/gpu.h"
+
+#include <optional>
+
+namespace kvloom::replay {
+
+class GpuMachine : public StepMachine {
+ public:
+  /// Throws out_of_memory: bytes wanted and free.
+  GpuMachine(const Model& model, const MachineOptions& options);
+
+  void prepare(const Batcher& batcher, const Step& step) override;
+  double plan(int32_t kind) override;
+  void start(int32_t checked_layer, std::vector<ref::Row> rows) override;
+  StepResult finish() override;
+  bool plans_ahead() const override { return true; }
+  PlanView plan_view(int32_t kind) const override { return slots_[planned_].plans[size_t(kind)]->view(); }
+  int64_t device_bytes() const override { return free_before_ - gpu_memory(device_).free_bytes; }
+
+  /// [pages, heads, page_size, dim] or [pages, page_size, heads, dim] by layout; MLA: v() is part of k().
+  Tensor k(int32_t layer) const;
+  Tensor v(int32_t layer) const;
+
+ private:
+  GpuMachine(const Model& model, const MachineOptions& options, int64_t free_before);
+
+  /// What a step needs on the device besides its plan. Two take turns.
+  struct Slot {
+    StepBatch step;
+    GpuBuffer tokens, places, pages, events;  // uint64 [tokens], int64 [tokens], int32 page ids, int32 (from, page)
+    int64_t num_events = 0;
+    std::vector<std::optional<Plan>> plans;
+  };
+  /// A row to be checked, fetched into staging memory.
+  struct Fetch {
+    ref::Row row;
+    int32_t pos = 0;
+  };
+
+  void* stream() const { return stream_.handle(); }
+  int32_t pool_of(int32_t layer) const { return options_.pools == 1 ? 0 : layer; }
+  Tensor cache(const char* base, int32_t dim, int32_t row_dim) const;
+  RunTensors tensors(int32_t layer) const;
+  void launch(const char* kernel, int64_t threads, void* argument);
+  void fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool invert, const GpuBuffer& out);
+  void write_kv(int32_t pool);
+  void fill_inputs(int32_t layer);
+  void count_nonfinite();
+  void fetch_rows(int32_t layer, const std::vector<ref::Row>& rows);
+  CheckedRow checked_row(size_t i) const;
+
+  int32_t device_;
+  int64_t free_before_;
+  GpuStream stream_;
+  GpuProgram program_;
+  int64_t k_page_ = 0, v_page_ = 0, pool_bytes_ = 0;  // bytes
+  GpuBuffer pools_, kv_table_, q_table_, sinks_on_device_;
+  GpuBuffer q_, o_, lse_, k_new_, v_new_, nonfinite_;
+  Slot slots_[2];
+  size_t planned_ = 0, running_ = 0;  // slot of the step prepared last; of the step started last
+
+  GpuBuffer k_rows_, v_rows_, q_rows_, o_rows_, lse_rows_;  // of the rows to be checked
+  int64_t k_row_room_ = 0, v_row_room_ = 0;                 // bytes of one row's keys
+  int32_t checked_layer_ = 0;
+  std::vector<Fetch> fetched_;
+  std::vector<std::pair<int32_t, int32_t>> marks_;  // around the run of every layer
+};
+
+}  // namespace kvloom::replay

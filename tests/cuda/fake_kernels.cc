@@ -1,0 +1,114 @@
+// Attention and the operations around it are the CPU backend, run on what the launch was given; the tool's own kernels are their own
+// source, one thread after another.
+#include "tests/cuda/fake_kernels.h"
+
+#include "kvloom/contract/attend_args.h"
+#include "kvloom/contract/op_args.h"
+#include "kvloom/cpu/append_kv.h"
+#include "kvloom/cpu/attend.h"
+#include "kvloom/cpu/merge_states.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+thread_local Index threadIdx, blockIdx, blockDim, gridDim;
+void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
+
+}  // namespace
+
+#define KVLOOM_EMULATED
+#define __global__
+#define __device__
+#include "cli/replay/mix.h"
+
+#include "cli/replay/gpu_kernels.cuh"
+
+namespace kvloom::test {
+namespace {
+
+void run_attend(const KernelCall& call) {
+  AttendArgs args = call.as<AttendArgs>();
+  const PlanView plan = view_plan(args.plan);
+  if (plan.header->magic != kPlanMagic || plan.header->num_ctas != int32_t(call.grid)) {
+    std::fprintf(stderr, "fake driver: the plan on the device is not one for this launch\n");
+    std::abort();
+  }
+  bool classes[2] = {false, false};
+  for (const WorkItem& item : plan.items) classes[item.kernel_class] = true;
+  if ((classes[0] && call.name == "attend_compute") || (classes[1] && call.name == "attend_memory")) {
+    std::fprintf(stderr, "fake driver: %s was launched for a plan with other items\n", call.name.c_str());
+    std::abort();
+  }
+  static ThreadPool pool(1);
+  const AttentionSpec& spec = call.spec;
+  const int64_t bound = cpu::thread_arena_bytes(spec, plan.header->classes);
+  std::vector<char> arena(size_t(bound) + 64);
+  args.scratch.thread_arena = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(arena.data()) + 63) / 64 * 64);
+  args.scratch.thread_arena_bytes = int64_t(arena.size()) - 64;
+  for (int64_t u = 0; u < plan.header->num_units; ++u) {
+    if (args.scratch.counters[u] == 0) continue;
+    std::fprintf(stderr, "fake driver: counter %lld is not zero before a launch\n", (long long)u);
+    std::abort();
+  }
+  cpu::attend(spec, plan, args.params, args.scratch, pool, cpu::best_target());
+}
+
+void run_append(const KernelCall& call) { cpu::append_kv(call.as<AppendArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
+void run_rope(const KernelCall& call) { cpu::apply_rope(call.as<RopeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
+void run_merge(const KernelCall& call) { cpu::merge_states(call.as<MergeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
+
+void run_nothing(const KernelCall&) {}  // what it does to shared memory a CPU does not have
+
+/// A kernel without barriers.
+template <class Args, void (*kKernel)(Args)>
+void run_threads(const KernelCall& call) {
+  gridDim = {call.grid, 1, 1};
+  blockDim = {call.block, 1, 1};
+  for (unsigned b = 0; b < call.grid; ++b) {
+    for (unsigned t = 0; t < call.block; ++t) {
+      blockIdx = {b, 0, 0};
+      threadIdx = {t, 0, 0};
+      kKernel(call.as<Args>());
+    }
+  }
+}
+
+struct Entry {
+  const char* name;
+  size_t argument_bytes;
+  void (*run)(const KernelCall&);
+};
+constexpr Entry kEntries[] = {
+    {"attend_memory", sizeof(AttendArgs), run_attend},
+    {"attend_compute", sizeof(AttendArgs), run_attend},
+    {"attend_mixed", sizeof(AttendArgs), run_attend},
+    {"append_kv", sizeof(AppendArgs), run_append},
+    {"apply_rope", sizeof(RopeArgs), run_rope},
+    {"merge_states", sizeof(MergeArgs), run_merge},
+    {"poison_shared", sizeof(unsigned long long), run_nothing},
+    {"page_events", sizeof(replay::PageEventsArgs), run_threads<replay::PageEventsArgs, replay::page_events>},
+    {"fill_rows", sizeof(replay::FillRowsArgs), run_threads<replay::FillRowsArgs, replay::fill_rows>},
+    {"count_nonfinite", sizeof(replay::CountNonfiniteArgs), run_threads<replay::CountNonfiniteArgs, replay::count_nonfinite>},
+    {"gather_rows", sizeof(replay::GatherRowsArgs), run_threads<replay::GatherRowsArgs, replay::gather_rows>},
+};
+
+}  // namespace
+
+bool find_kernel(const std::string& name, const void* argument, KernelCall& call) {
+  for (const Entry& e : kEntries) {
+    if (name != e.name) continue;
+    call.run = e.run;
+    call.name = name;
+    call.argument.assign(static_cast<const char*>(argument), static_cast<const char*>(argument) + e.argument_bytes);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace kvloom::test

@@ -1,0 +1,28 @@
+// What the fake driver runs in the place of kernels, by the names of their entries.
+#pragma once
+
+#include "kvloom/contract/spec.h"
+
+#include <string>
+#include <vector>
+
+namespace kvloom::test {
+
+/// A launch, with the arguments as they were when it was made.
+struct KernelCall {
+  void (*run)(const KernelCall&) = nullptr;
+  std::string name;
+  std::vector<char> argument;  // every kernel of ours takes one struct
+  unsigned grid = 1, block = 1;
+  AttentionSpec spec;  // attention: what it computes
+
+  template <class T>
+  T as() const {
+    return *reinterpret_cast<const T*>(argument.data());
+  }
+};
+
+/// False if there is no such kernel.
+bool find_kernel(const std::string& name, const void* argument, KernelCall& call);
+
+}  // namespace kvloom::test

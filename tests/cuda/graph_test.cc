@@ -1,0 +1,131 @@
+// Graphs that outlive the step they were captured with: every replay is right, and has the bits of the same plan run without a graph.
+#include "tests/cuda/engine_fixture.h"
+
+namespace kvloom::test {
+namespace {
+
+/// A captured run, and its plan, tensors and stream. Steps after the first are put at the addresses of the first, which must have the
+/// largest tensors.
+class Captured {
+ public:
+  Captured(Engine& engine, Step& largest) : engine_(engine), stream_(0), tensors_(largest), plan_(engine.plan(largest.batch)) { capture(); }
+
+  /// Replays the graph on `s`; captures again first where the plan is of another kind.
+  void replay(Step& s, const std::string& what) {
+    engine_.replan(plan_, s.batch);
+    if (plan_.graph_key() != key_) {
+      fit(s);
+      capture();
+      ++captures;
+    }
+    tensors_.refill(s);
+    engine_.upload(plan_, stream_.handle());
+    stream_.launch();
+    stream_.synchronize();
+    const std::vector<char> replayed = bits_of(tensors_, s);
+    expect_gpu_right(s, what);
+    tensors_.poison();
+    fit(s);
+    engine_.run(plan_, tensors_.tensors, stream_.handle());
+    stream_.synchronize();
+    EXPECT_EQ(bits_of(tensors_, s), replayed) << what << ": not the bits of the same plan without a graph";
+  }
+  int captures = 0;
+
+ private:
+  /// The tensors' shapes are those of `s`; their addresses stay.
+  void fit(const Step& s) {
+    RunTensors& t = tensors_.tensors;
+    t.q.shape[0] = t.o.shape[0] = t.lse.shape[0] = s.qo_indptr.back();
+    t.k.shape[0] = s.tensors.k.shape[0];
+    t.v.shape[0] = s.tensors.v.shape[0];
+    t.pages.size = int64_t(s.pages.size());
+  }
+  void capture() {
+    engine_.upload(plan_, stream_.handle());
+    stream_.begin_capture();
+    engine_.run(plan_, tensors_.tensors, stream_.handle());
+    stream_.end_capture();
+    key_ = plan_.graph_key();
+  }
+
+  Engine& engine_;
+  GpuStream stream_;
+  GpuStep tensors_;
+  Plan plan_;
+  uint64_t key_ = 0;
+};
+
+std::vector<Request> decodes(int32_t count, int32_t kv_len) { return std::vector<Request>(size_t(count), {1, kv_len}); }
+
+using GpuGraph = GpuEngine;
+
+TEST_F(GpuGraph, B68_LengthsAndSplitsChange) {
+  Engine engine(gpu_spec(), {8, 64, 40000, 0, 0}, cuda_options());
+  Step first = make_step({{1, 20000}, {1, 1}, {1, 1}, {1, 1}});
+  Captured graph(engine, first);
+  const std::vector<std::vector<Request>> steps = {{{1, 300}, {1, 4096}, {1, 17}, {1, 2000}}, {{1, 4}, {1, 900}, {1, 1}, {1, 1}},
+                                                   {{1, 18000}, {1, 1}, {1, 2}, {1, 3}},      {{2, 9}, {1, 700}, {0, 5}, {1, 0}},
+                                                   {{4, 700}, {0, 0}, {0, 7}, {0, 1}},        {{0, 0}, {0, 0}, {0, 0}, {0, 0}},
+                                                   {{1, 1}, {1, 1}, {1, 1}, {1, 1}}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
+    graph.replay(s, std::to_string(i));
+  }
+  EXPECT_LE(graph.captures, 2) << "only the step without queries may be of another kind";
+}
+
+TEST_F(GpuGraph, B69_TheSameTokensSpreadAnyWay) {
+  Engine engine(gpu_spec(), {8, 64, 4000, 0, 0}, cuda_options());
+  Step first = make_step({{8, 300}, {8, 64}, {8, 8}, {8, 90}, {8, 200}, {8, 40}, {8, 300}, {8, 100}});
+  Captured graph(engine, first);
+  const std::vector<std::vector<Request>> steps = {{{57, 90}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
+                                                   {{0, 5}, {0, 0}, {0, 8}, {0, 90}, {0, 20}, {0, 40}, {0, 30}, {64, 200}},
+                                                   {{8, 8}, {8, 640}, {8, 8}, {8, 9}, {8, 20}, {8, 40}, {8, 30}, {8, 10}}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
+    graph.replay(s, std::to_string(i));
+  }
+}
+
+TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
+  Engine engine(gpu_spec(), {64, 64, 64 * 512, 0, 0}, cuda_options());
+  Step first = make_step(decodes(64, 512));
+  Captured graph(engine, first);
+  std::vector<Request> packed = decodes(64, 200);
+  for (Request& r : packed) r.q_len = 0;
+  packed[0] = {64, 512};
+  Step s = make_step(packed, gpu_spec(), 9);
+  graph.replay(s, "packed");
+}
+
+TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {
+  Engine engine(gpu_spec(), {64, 64, 64 * 700, 0, 0}, cuda_options());
+  Step first = make_step(decodes(64, 700));
+  Captured graph(engine, first);
+  for (const int32_t count : {40, 1, 64}) {
+    Step s = make_step(decodes(count, 333), gpu_spec(), uint32_t(count));
+    graph.replay(s, std::to_string(count));
+  }
+  EXPECT_EQ(graph.captures, 0);
+}
+
+// Layers of one step in one graph, and a second plan of the same engine in another.
+TEST_F(GpuGraph, ManyLayersInOneGraph) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  GpuStream stream(0);
+  Step s = make_step({{1, 900}, {1, 70}, {3, 400}});
+  std::deque<GpuStep> layers;
+  for (int i = 0; i < 5; ++i) layers.emplace_back(s).poison();
+  const Plan plan = engine.plan(s.batch);
+  engine.upload(const_cast<Plan&>(plan), stream.handle());
+  stream.begin_capture();
+  for (GpuStep& layer : layers) engine.run(plan, layer.tensors, stream.handle());
+  stream.end_capture();
+  for (int i = 0; i < 3; ++i) stream.launch();
+  stream.synchronize();
+  for (GpuStep& layer : layers) expect_device_right(layer, s);
+}
+
+}  // namespace
+}  // namespace kvloom::test

@@ -1,0 +1,146 @@
+// Engines in several threads and on several streams, each for itself: the bits of a serial run, every time. And what kernels before left
+// behind.
+#include "tests/cuda/engine_fixture.h"
+
+#include <thread>
+
+namespace kvloom::test {
+namespace {
+
+using GpuStreams = GpuEngine;
+
+/// A step with its engine, stream and plan, and the bits that it has when it runs alone.
+struct Lane {
+  Lane(std::vector<Request> requests, uint32_t seed, const Capacity& capacity)
+      : step(make_step(std::move(requests), gpu_spec(), seed)), engine(gpu_spec(), capacity, cuda_options()), stream(0), tensors(step) {}
+  void run() {
+    const Plan plan = engine.plan(step.batch);
+    engine.run(plan, tensors.tensors, stream.handle());
+  }
+  std::vector<char> bits() {
+    stream.synchronize();
+    return bits_of(tensors, step);
+  }
+  Step step;
+  Engine engine;
+  GpuStream stream;
+  GpuStep tensors;
+};
+
+std::vector<Request> lane_requests(int i) { return {{1, 200 + 37 * i}, {3, 60}, {i % 5, 40 + i}, {1, 1000 - 20 * i}}; }
+
+// B103: first calls of all threads at once; a thousand runs.
+TEST_F(GpuStreams, B103_EightThreadsOfFourStreams) {
+  constexpr int kThreads = 8, kStreams = 4;
+  const int rounds = gpu.is_fake() ? 3 : 32;  // the fake driver does one thing at a time
+  std::vector<std::vector<char>> serial(kThreads * kStreams), parallel(kThreads * kStreams);
+  for (int i = 0; i < kThreads * kStreams; ++i) {
+    Lane lane(lane_requests(i), uint32_t(i + 1), large());
+    lane.tensors.poison();
+    lane.run();
+    serial[size_t(i)] = lane.bits();
+    expect_gpu_right(lane.step, std::to_string(i));
+  }
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::deque<Lane> lanes;
+      for (int s = 0; s < kStreams; ++s) {
+        const int i = t * kStreams + s;
+        lanes.emplace_back(lane_requests(i), uint32_t(i + 1), large()).tensors.poison();
+      }
+      for (int n = 0; n < rounds; ++n) {
+        for (Lane& lane : lanes) lane.run();
+      }
+      for (int s = 0; s < kStreams; ++s) parallel[size_t(t * kStreams + s)] = lanes[size_t(s)].bits();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  for (size_t i = 0; i < serial.size(); ++i) EXPECT_EQ(serial[i], parallel[i]) << i;
+}
+
+// B102: different inputs on two streams, interleaved.
+TEST_F(GpuStreams, B102_TwoStreamsInterleaved) {
+  Lane a({{1, 900}, {1, 800}}, 1, large()), b({{1, 700}, {3, 1000}}, 7, large());
+  a.run();
+  const std::vector<char> alone_a = a.bits();
+  b.run();
+  const std::vector<char> alone_b = b.bits();
+  for (int i = 0; i < 100; ++i) {
+    a.tensors.poison();
+    b.tensors.poison();
+    a.run();
+    b.run();
+    ASSERT_EQ(a.bits(), alone_a) << i;
+    ASSERT_EQ(b.bits(), alone_b) << i;
+  }
+}
+
+TEST_F(GpuStreams, TwoPlansOfOneEngineInFlight) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step a = make_step({{1, 900}, {1, 800}}), b = make_step({{1, 700}, {3, 1000}}, gpu_spec(), 7);
+  GpuStep ga(a), gb(b);
+  GpuStream first(0), second(0);
+  Plan pa = engine.plan(a.batch), pb = engine.plan(b.batch);
+  for (int i = 0; i < 20; ++i) {
+    ga.poison();
+    gb.poison();
+    for (int layer = 0; layer < 4; ++layer) {
+      engine.run(pa, ga.tensors, first.handle());
+      engine.run(pb, gb.tensors, second.handle());
+    }
+    engine.replan(pa, a.batch);  // while the last of its runs may still be under way
+    engine.replan(pb, b.batch);
+  }
+  first.synchronize();
+  second.synchronize();
+  expect_device_right(ga, a);
+  expect_device_right(gb, b);
+}
+
+// B14: what stands in slots that hold no token never changes a bit.
+TEST_F(GpuStreams, B14_UnusedSlotsMayHoldAnything) {
+  Lane lane({{1, 13}, {7, 300}, {40, 333}, {1, 1}}, 3, large());
+  lane.tensors.poison();
+  lane.run();
+  const std::vector<char> with_nan = lane.bits();  // make_step() left NaN there
+  expect_gpu_right(lane.step);
+  for (Array* cache : {&lane.step.k, &lane.step.v}) {
+    for (int64_t i = 0; i < cache->count(); ++i) {
+      if (std::isnan(cache->get(i))) cache->set(i, 0.0f);
+    }
+  }
+  lane.tensors.refill(lane.step);
+  lane.run();
+  EXPECT_EQ(lane.bits(), with_nan);
+}
+
+constexpr const char* kPoisonText = R"(// test.poison
+extern "C" __global__ void poison_shared(unsigned long long word) {
+  __shared__ unsigned long long block[6144];
+  for (int i = threadIdx.x; i < 6144; i += blockDim.x) block[i] = word;
+  __syncthreads();
+  if (block[threadIdx.x] == 1) __trap();
+}
+)";
+
+// B17: after a kernel that leaves NaN in all shared memory.
+TEST_F(GpuStreams, B17_SharedMemoryFullOfNan) {
+  gpu.add_unit({"test.poison", kPoisonText});
+  GpuProgram poison(0, "test.poison", kPoisonText);
+  Lane lane({{11, 17}, {11, 12}, {11, 15}, {11, 11}, {11, 18}, {12, 34}, {1, 1000}, {50, 300}}, 3, large());
+  lane.tensors.poison();
+  lane.run();
+  const std::vector<char> clean = lane.bits();
+  expect_gpu_right(lane.step);
+  for (int i = 0; i < 5; ++i) {
+    unsigned long long word = ~0ull;
+    poison.launch("poison_shared", uint32_t(gpus()[0].num_sms) * 8, 256, {&word}, lane.stream);
+    lane.tensors.poison();
+    lane.run();
+    EXPECT_EQ(lane.bits(), clean);
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test

@@ -1,0 +1,44 @@
+// The kernels that are not attention compile for every generation, without a GPU, and hardly spill.
+#include "cli/bench/gpu_products.h"
+#include "kvloom/jit/compile.h"
+#include "kvloom/jit/unit.h"
+#include "tests/jit/nvrtc_here.h"
+
+namespace kvloom::replay {
+extern const char kGpuKernels[];
+}
+
+namespace kvloom::jit {
+namespace {
+
+void expect_compiles(const Unit& unit, const std::vector<const char*>& entries) {
+  for (const char* arch : {"sm_80", "sm_90a"}) {
+    std::string log;
+    const std::string cubin = compile_unit(unit, arch, log);
+    EXPECT_FALSE(cubin.empty());
+    EXPECT_EQ(log.find("warning"), std::string::npos) << unit.key << ", " << arch << ":\n" << log;
+    for (const char* entry : entries) EXPECT_NE(log.find(entry), std::string::npos) << entry << ":\n" << log;
+    for (size_t at = log.find(" bytes spill stores"); at != std::string::npos; at = log.find(" bytes spill stores", at + 1)) {
+      const size_t number = log.rfind(' ', at - 1) + 1;
+      EXPECT_LE(std::stoi(log.substr(number, at - number)), 8) << unit.key << ", " << arch << ":\n" << log;
+    }
+  }
+}
+
+TEST(OtherUnits, AroundAttention) {
+  NEED_NVRTC();
+  expect_compiles(ops_unit(), {"append_kv", "apply_rope", "merge_states"});
+}
+
+TEST(OtherUnits, OfAReplay) {
+  NEED_NVRTC();
+  expect_compiles({"replay.kernels", replay::kGpuKernels}, {"page_events", "fill_rows", "count_nonfinite", "gather_rows"});
+}
+
+TEST(OtherUnits, OfTheProductsCeiling) {
+  NEED_NVRTC();
+  expect_compiles({"bench.products", cli::kGpuProductsText}, {"products"});
+}
+
+}  // namespace
+}  // namespace kvloom::jit
