@@ -4,6 +4,7 @@
 #include "cli/check/crash_note.h"
 #include "cli/check/generate.h"
 #include "cli/check/gpu_case.h"
+#include "cli/check/user_case.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
@@ -15,6 +16,9 @@ namespace {
 constexpr size_t kMostFailures = 100;
 
 const char* backend_of(const CheckOptions& options) { return options.of_a_case.gpu ? "cuda" : "cpu"; }
+std::string variant_of(const CheckOptions& options) {
+  return options.of_a_case.user ? std::string(" --variant ") + options.of_a_case.user->file : "";
+}
 
 void keep_worst(Errors& worst, const Errors& e) {
   worst.whole = std::max(worst.whole, e.whole);
@@ -33,13 +37,14 @@ double CheckReport::worst_rel_error() const {
 
 Case case_of(const CheckOptions& options, int64_t index) {
   Case c = random_case(options.seed, index);
-  if (options.of_a_case.gpu) bend_for_gpu(c, index);
+  if (options.of_a_case.gpu) bend_for_gpu(c, index, options.of_a_case.user != nullptr);
+  bend_for_user(c, options.of_a_case.user);
   return c;
 }
 
 std::string command_of(const CheckOptions& options, int64_t index, const Schedule& schedule) {
-  std::string line = fmt::format("kvloom check --backend {} --case {}:{} --policy {} --ctas {}", backend_of(options), options.seed, index,
-                                 name_of(schedule.policy), schedule.ctas);
+  std::string line = fmt::format("kvloom check --backend {}{} --case {}:{} --policy {} --ctas {}", backend_of(options),
+                                 variant_of(options), options.seed, index, name_of(schedule.policy), schedule.ctas);
   if (schedule.levels == LevelMode::off) line += " --levels off";
   if (!options.of_a_case.cpu_target.empty()) line += " --cpu-target " + options.of_a_case.cpu_target;
   if (options.of_a_case.sabotage != Sabotage::none) line += fmt::format(" --inject {}", word_of(options.of_a_case.sabotage));
@@ -53,7 +58,8 @@ CheckReport run_check(const CheckOptions& options, const std::function<bool(cons
   const int64_t end = options.only_index >= 0 ? first + 1 : options.cases;
   for (int64_t index = first; index < end; ++index) {
     const Case c = case_of(options, index);
-    set_crash_note(fmt::format("kvloom check --backend {} --case {}:{}", backend_of(options), options.seed, index));
+    set_crash_note(
+        fmt::format("kvloom check --backend {}{} --case {}:{}", backend_of(options), variant_of(options), options.seed, index));
     const CaseResult result = run_case(c, options.of_a_case);
     ++report.cases;
     report.runs += result.runs;
@@ -80,6 +86,7 @@ CheckReport run_check(const CheckOptions& options, const std::function<bool(cons
 nlohmann::ordered_json to_json(const CheckOptions& options, const CheckReport& report) {
   nlohmann::ordered_json j;
   j["backend"] = backend_of(options);
+  if (options.of_a_case.user) j["variant"] = describe_variant(*options.of_a_case.user);
   j["seed"] = options.seed;
   j["cases"] = report.cases;
   j["failed"] = report.failed;

@@ -10,12 +10,14 @@
 //   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 128 elements and more
 //   f16   2.4e-4 and 3.2e-4: three bits more than bf16
 // LSE (fp32): |lse - ref| <= 2e-6 (1 + |ref|).
-// These are for ordinary rows; two things make the rounding of fp32 itself larger, and the bounds of fp32 grow with them and with nothing else:
+// These are for ordinary rows; these things make the rounding of fp32 itself larger, and the bounds of fp32 grow with them and with nothing else:
 //   - Long q and k. A logit is good to a few units in the last place of the partial sums of its dot product, and what a logit is off by, the
 //     weight of its key is off by, relatively. Ordinary: no logit can exceed 32 = ||q|| ||k|| scale (unit variance gives sqrt(head_dim));
 //     beyond, in proportion.
 //   - Many keys. A sum of n terms of either sign is sqrt(n) long and rounds in every step: about 0.3 2^-24 sqrt(n) of it. Ordinary: 4096
 //     keys; beyond, with the square root.
+//   - A user's hooks (and a soft cap). What a hook makes of a score's rounding (six units in its last place, 3.6e-7), and of its own, is a
+//     number that REF finds for every row; its excess over 2e-6 is allowed on top.
 //
 // Tensor cores take 16-bit operands, so the weights P are rounded before P V: to bf16 (2^-9 of each), or to f16 (2^-12) where Q is f16 or the
 // cache fp8; and where RoPE is fused, the rotated Q and K are rounded again, which moves a logit by 2^-9 of its terms. The bounds of GPU runs:

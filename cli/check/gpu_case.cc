@@ -42,9 +42,11 @@ bool needs_pages(const Case& c) {
 }
 
 /// True if the case can take on a key: what its lengths and tables are made for stays.
-bool can_be(const Case& c, const AttentionSpec& key) {
+bool can_be(const Case& c, const AttentionSpec& key, bool for_user) {
   if (key.storage == Storage::ragged && needs_pages(c)) return false;
-  return key.variant.custom_mask == c.spec.variant.custom_mask;  // masks come with rows of their own
+  const VariantSpec& v = key.variant;
+  if (for_user && (v.alibi || v.soft_cap > 0.0f || v.reduction == Reduction::sum)) return false;
+  return v.custom_mask == c.spec.variant.custom_mask;  // masks come with rows of their own
 }
 
 void bend_variant(Case& c, const VariantSpec& key, int64_t index) {
@@ -90,11 +92,11 @@ std::vector<std::string> gpu_check_keys() {
   return keys;
 }
 
-void bend_for_gpu(Case& c, int64_t index) {
+void bend_for_gpu(Case& c, int64_t index, bool for_user) {
   constexpr int64_t kCount = int64_t(std::size(kKeys));
   for (int64_t i = 0; i < kCount; ++i) {
     const ParsedKey key = parse_kernel_key(kKeys[(index + i) % kCount]);
-    if (!can_be(c, key.spec)) continue;
+    if (!can_be(c, key.spec, for_user)) continue;
     AttentionSpec& s = c.spec;
     s.head_dim_qk = key.spec.head_dim_qk;
     s.head_dim_vo = key.spec.head_dim_vo;

@@ -38,6 +38,11 @@ GpuTensors::GpuTensors(const Case& c, const Batch& batch, const RunTensors& host
   array(tensors_.mask_indptr, int64_t(c.num_requests()) + 1);
   array(tensors_.scale.k_per_head, c.spec.num_kv_heads);
   array(tensors_.scale.v_per_head, c.spec.num_kv_heads);
+  for (const VariantParam& p : host.params) {
+    params_.push_back(p);
+    if (p.ndim > 0) params_.back().data = put(p.data, elements_of(p) * element_bytes(p));
+  }
+  tensors_.params = {params_.data(), int64_t(params_.size())};
 }
 
 void* GpuTensors::put(const void* data, int64_t bytes) {

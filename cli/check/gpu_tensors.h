@@ -28,6 +28,7 @@ class GpuTensors {
 
   int32_t device_;
   RunTensors tensors_;
+  std::vector<VariantParam> params_;
   std::deque<GpuBuffer> buffers_;
   Output o_, lse_;
 };

@@ -24,6 +24,8 @@ CaseData::CaseData(const Case& c) : case_(c) {
   make_groups();
   make_mask();
   make_per_head();
+  user_params_.make(case_, positions());
+  params_.variant.user = user_params_.bound(case_);
   make_q();
   make_kv();
   make_outputs();
@@ -137,6 +139,31 @@ bool CaseData::mask_keeps(int32_t request, int64_t q_index, int64_t column) cons
   return mask_.as<uint8_t>()[mask_indptr_[request] + bit / 8] >> (bit % 8) & 1;
 }
 
+/// Some q head of the KV head keeps the key.
+bool CaseData::user_keeps(Coord at) const {
+  const UserVariant* const user = case_.spec.variant.user;
+  if (user == nullptr || user->keep == nullptr) return true;
+  for (int32_t i = 0; i < case_.spec.group_size(); ++i) {
+    at.q_head = at.kv_head * case_.spec.group_size() + i;
+    if (user->keep(at, params_.variant)) return true;
+  }
+  return false;
+}
+
+/// One more than the largest position of a query or a key.
+int64_t CaseData::positions() const {
+  int64_t most = 0;
+  for (const int32_t n : case_.kv_len) most = std::max<int64_t>(most, n);
+  for (size_t r = 0; r < case_.q_pos0.size(); ++r) most = std::max<int64_t>(most, int64_t(case_.q_pos0[r]) + case_.q_len[r]);
+  for (const int32_t p : case_.q_pos) most = std::max<int64_t>(most, int64_t(p) + 1);
+  for (const CaseGroup& g : case_.groups) most = std::max<int64_t>(most, int64_t(g.kv_pos0) + g.kv_end);
+  for (const auto& list : lists_.page_pos) {
+    for (const auto p : list) most = std::max<int64_t>(most, int64_t(p) + case_.page_size());
+  }
+  if (case_.kv_position == KvPosition::page_id) most = std::max(most, lists_.num_pages * case_.page_size());
+  return most;
+}
+
 void CaseData::find_kept() {
   const int32_t heads = case_.spec.num_kv_heads, page_size = case_.page_size();
   const bool ragged = case_.spec.storage == Storage::ragged;
@@ -152,7 +179,10 @@ void CaseData::find_kept() {
       if (case_.kv_position == KvPosition::page_table) pos = lists_.page_pos[g.list][entry] + slot;
       if (case_.kv_position == KvPosition::page_id) pos = page * page_size + slot;
       if (!in_range(q_pos, pos, prefix) || !mask_keeps(request, q_index, g.kv_index0 + j)) continue;
-      for (int32_t h = head_begin; h < head_end; ++h) kept_[(page * page_size + slot) * heads + h] = 1;
+      const Coord at{request, int32_t(q_index), int32_t(q_pos), int32_t(g.kv_index0 + j), int32_t(pos), 0, 0};
+      for (int32_t h = head_begin; h < head_end; ++h) {
+        if (user_keeps({at.request, at.q_index, at.q_pos, at.kv_index, at.kv_pos, 0, h})) kept_[(page * page_size + slot) * heads + h] = 1;
+      }
     }
   };
   for (const CaseGroup& g : case_.groups) {
@@ -218,17 +248,19 @@ Capacity CaseData::capacity() const {
   return c;
 }
 
-void CaseData::reference(std::vector<double>& o, std::vector<double>& lse) const {
+void CaseData::reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread) const {
   std::vector<ref::Row> rows;
   for (int64_t t = 0; t < case_.total_tokens(); ++t) {
     for (int32_t h = 0; h < case_.spec.num_qo_heads; ++h) rows.push_back({int32_t(t), h});
   }
   o.assign(rows.size() * case_.spec.head_dim_vo, 0.0);
   lse.assign(rows.size(), 0.0);
-  ref::attend_rows(case_.spec, batch_, params_, {rows.data(), int64_t(rows.size())}, o.data(), lse.data());
+  if (spread) spread->assign(rows.size(), 0.0);
+  ref::attend_rows(case_.spec, batch_, params_, {rows.data(), int64_t(rows.size())}, o.data(), lse.data(),
+                   spread ? spread->data() : nullptr);
 }
 
-std::vector<double> CaseData::fp32_growth() const {
+std::vector<double> CaseData::fp32_growth(const std::vector<double>& spread) const {
   const AttentionSpec& s = case_.spec;
   auto norm = [](const void* data, DType type, int64_t at, int32_t dim) {
     double sum = 0.0;
@@ -256,6 +288,7 @@ std::vector<double> CaseData::fp32_growth() const {
       double grown = by_length * std::max(1.0, logit / kOrdinaryLogit);
       // A capped logit is off by what tanh in fp32 is off by, and a weight by as much; a row of few keys has nothing to average.
       if (s.variant.soft_cap > 0.0f) grown += kCapError * std::min(logit, double(s.variant.soft_cap)) / kOrdinaryError;
+      if (!spread.empty()) grown += spread[growth.size()] / kOrdinaryError;  // what a user's hook makes of roundings
       growth.push_back(grown);
     }
   }

@@ -5,6 +5,7 @@
 #include "cli/check/case.h"
 #include "cli/check/guarded_buffer.h"
 #include "cli/check/page_lists.h"
+#include "cli/check/user_case.h"
 #include "kvloom/ref/ref.h"
 
 #include <memory>
@@ -43,11 +44,11 @@ class CaseData {
   /// What nobody keeps becomes 0 instead of 0xFF: no output may change by a bit.
   void clear_unkept();
 
-  /// How much larger than ordinary the rounding of fp32 is in each (token, head); see compare.h. At least 1.
-  std::vector<double> fp32_growth() const;
+  /// How much larger than ordinary the rounding of fp32 is in each (token, head); see compare.h. At least 1. `spread`: of reference().
+  std::vector<double> fp32_growth(const std::vector<double>& spread = {}) const;
 
-  /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads].
-  void reference(std::vector<double>& o, std::vector<double>& lse) const;
+  /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads]. `spread` (optional): of a user's hooks (ref/ref.h).
+  void reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread = nullptr) const;
 
  private:
   void make_tables();
@@ -65,6 +66,8 @@ class CaseData {
 
   bool in_range(int64_t q_pos, int64_t kv_pos, int64_t prefix) const;
   bool mask_keeps(int32_t request, int64_t q_index, int64_t column) const;
+  bool user_keeps(Coord at) const;
+  int64_t positions() const;
   int64_t position(int32_t request, int64_t q_index, int64_t kv_len) const;
 
   Case case_;
@@ -79,6 +82,7 @@ class CaseData {
   std::vector<int32_t> qo_indptr32_, list_indptr32_, pages32_;
   std::vector<LevelGroup> groups_;
   std::vector<uint8_t> kept_;  // [pages, page_size, kv heads]: some row keeps the key
+  CaseParams user_params_;
   GuardedBuffer q_, k_, v_, o_, lse_, mask_, alibi_, sink_, k_scales_, v_scales_;
   std::vector<int64_t> mask_indptr_;
   std::vector<int32_t> mask_columns_;

@@ -272,6 +272,7 @@ void CaseData::fill_batch() {
     tensors_.scale.v_per_head = v_scales_.as<float>();
   }
   tensors_.bare_state = c.bare_state;
+  tensors_.params = user_params_.params();
 
   params_.pages = batch_.pages;
   params_.page_pos = tensors_.page_pos;

@@ -15,7 +15,7 @@ inline uint64_t mix64(uint64_t x) {
 }
 
 /// What a value belongs to.
-enum class Stream : uint64_t { q = 0, k = 1, v = 2, pages = 3, mask = 4, alibi = 5, sink = 6, scale = 7, tree = 8, lists = 9 };
+enum class Stream : uint64_t { q = 0, k = 1, v = 2, pages = 3, mask = 4, alibi = 5, sink = 6, scale = 7, tree = 8, lists = 9, user = 10 };
 
 /// The random 64 bits number `i` of a stream of a case.
 inline uint64_t stream_bits(uint64_t seed, Stream stream, uint64_t i) { return mix64(mix64(seed * 16 + uint64_t(stream)) + i); }

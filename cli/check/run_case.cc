@@ -91,8 +91,9 @@ class CaseRun {
     batch_ = data_.batch();
     tensors_ = data_.tensors();
     spoiled_ = spoil_inputs(options.sabotage, data_, spoiled_inputs_, batch_, tensors_) || spoiled_;
-    data_.reference(ref_o_, ref_lse_);
-    growth_ = data_.fp32_growth();
+    std::vector<double> spread;
+    data_.reference(ref_o_, ref_lse_, &spread);
+    growth_ = data_.fp32_growth(spread);
     if (options.gpu) {
       workspace_ = std::make_unique<GpuWorkspace>(options.device);
       on_gpu_ = std::make_unique<GpuTensors>(engine_case_, batch_, tensors_, options.device);

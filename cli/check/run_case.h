@@ -27,6 +27,7 @@ struct CaseOptions {
   bool gpu = false;  // on GPU `device`, in its memory
   int32_t device = 0;
   Watchdog* watchdog = nullptr;  // GPU: armed around every run
+  const UserVariant* user = nullptr;  // what random cases are bent to
 };
 
 struct CaseResult {

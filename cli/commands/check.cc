@@ -21,7 +21,7 @@ namespace kvloom::cli {
 namespace {
 
 struct Arguments {
-  std::string backend = "cpu", json, one_case, policy, levels, target, inject;
+  std::string backend = "cpu", json, one_case, policy, levels, target, inject, variant;
   int64_t cases = 1000;
   uint64_t seed = 1;
   int32_t ctas = 0, device = 0, timeout = 60;
@@ -67,6 +67,7 @@ check::CheckOptions options_of(const Arguments& a) {
   options.of_a_case.cpu_target = a.target;
   options.of_a_case.gpu = a.backend == "cuda";
   options.of_a_case.device = a.device;
+  if (!a.variant.empty()) options.of_a_case.user = variant_from_file(a.variant);
   if (!a.inject.empty()) options.of_a_case.sabotage = check::parse_sabotage(a.inject);
   if (a.policy.empty() && a.ctas == 0 && a.levels.empty()) return options;
   for (const check::Schedule& s : check::all_schedules(check::Case())) {  // the schedules that the arguments leave
@@ -89,6 +90,7 @@ void print_report(const check::CheckOptions& options, const check::CheckReport& 
   for (const check::Failure& f : r.failures) {
     std::fprintf(out, "FAILED %s\n  %s\n  reproduce: %s\n", f.shape.c_str(), f.fault.c_str(), f.command.c_str());
   }
+  if (options.of_a_case.user) std::fprintf(out, "variant %s\n", describe_variant(*options.of_a_case.user).c_str());
   std::fprintf(out, "%lld cases (%lld runs) in %.1f s: %lld failed\n", static_cast<long long>(r.cases), static_cast<long long>(r.runs),
                r.seconds, static_cast<long long>(r.failed));
   for (const auto& [type, e] : r.worst_by_output) {
@@ -144,6 +146,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--ctas", a->ctas, "Only with this many CTAs")->check(kPositive);
   command.add_option("--levels", a->levels, "off: shared prefixes are not looked for");
   command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine");
+  command.add_option("--variant", a->variant, "A variant of your own (docs/variants.md): every case has it")->type_name("FILE");
   command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...");
   command.add_flag("--print-case", a->print_case, "Print the --case as JSON and stop");
   command.add_option("--json", a->json, "Write the report to this file, - for stdout")->type_name("FILE");

@@ -22,7 +22,7 @@ struct Finding {
   std::string remedy;
 };
 
-/// The driver with its GPUs, the compiler, the cache of kernels.
+/// The driver with its GPUs, the compilers, the cache of kernels.
 void examine_gpus(std::vector<Finding>& list) {
   std::string why;
   const std::vector<GpuInfo> found = gpus(&why);
@@ -39,6 +39,9 @@ void examine_gpus(std::vector<Finding>& list) {
   const bool can_compile = !compiler.version.empty();
   list.push_back({"kernel compiler", can_compile, can_compile ? fmt::format("{}, {}", compiler.version, compiler.detail) : "no NVRTC",
                   can_compile ? "" : compiler.detail + "\n        kernels that are in the cache run without it"});
+  const CompilerInfo host = variant_compiler();
+  list.push_back({"c++ compiler", !host.version.empty(), host.version.empty() ? "none" : fmt::format("{}, {}", host.version, host.detail),
+                  host.detail + "\n        only variants of your own want it"});
   const std::string folder = kernel_cache_folder();
   list.push_back({"kernel cache", !folder.empty(), fmt::format("{} kernels in {}", cached_kernels().size(), folder),
                   "no folder for it: name one in KVLOOM_CACHE_DIR"});

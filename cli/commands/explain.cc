@@ -18,7 +18,7 @@ namespace {
 
 struct Arguments {
   replay::ExplainOptions options;
-  std::string backend = "cpu", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, svg, json;
+  std::string backend = "cpu", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, variant, svg, json;
   bool no_ceilings = false;
 };
 
@@ -41,6 +41,7 @@ int run(Arguments& a) {
   o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
   require(a.backend == "cpu" || a.backend == "cuda", "explain: --backend: got \"{}\", wanted cpu or cuda", a.backend);
   if (a.backend == "cuda") o.engine.backend = Backend::cuda;
+  if (!a.variant.empty()) o.user = variant_from_file(a.variant);
   if (!a.arch.empty()) o.engine.cuda_arch = a.arch.c_str();
   if (!a.no_ceilings && a.backend == "cpu") {
     ThreadPool pool(o.engine.threads > 0 ? o.engine.threads : std::max(1, this_machine().cores));
@@ -76,6 +77,7 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here");
+  c.add_option("--variant", a->variant, "A variant of your own (docs/variants.md)")->type_name("FILE");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
   c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");
   c.add_option("--json", a->json, "Write everything as JSON, - for stdout")->type_name("FILE");

@@ -104,7 +104,9 @@ std::string heading(const ExplainOptions& o, const Model& model, const Attention
 Explanation explain_step(const ExplainOptions& o) {
   const Model model = find_model(o.model, o.overrides);
   check(o, model);
-  const AttentionSpec spec = layer_spec(model, o.layer % model.kinds(), o.types, o.page_size);
+  AttentionSpec spec = layer_spec(model, o.layer % model.kinds(), o.types, o.page_size);
+  spec.variant.user = o.user;
+  spec = with_user_variant(spec);
   const int64_t token_bytes = model.kv_elements() * size_of(o.types.kv);
   const StepTables tables(o);
   Engine engine(spec, exact_capacity(tables), o.engine);

@@ -19,6 +19,7 @@ struct ExplainOptions {
   int32_t shared_prefix = 0;    // first tokens that all requests have in the same pages
   int32_t page_size = 16;
   EngineOptions engine;
+  const UserVariant* user = nullptr;  // on top of the layer's own variant
   cli::Ceilings ceilings;  // of this machine; 0: the roof is not named
 };
 

@@ -48,6 +48,10 @@ template <class T>
 constexpr size_t kFirstSize = sizeof(T);
 template <>
 constexpr size_t kFirstSize<kvloom_options> = offsetof(kvloom_options, device);  // before there was a GPU
+template <>
+constexpr size_t kFirstSize<kvloom_spec> = offsetof(kvloom_spec, variant_text);  // before users' variants
+template <>
+constexpr size_t kFirstSize<kvloom_run_tensors> = offsetof(kvloom_run_tensors, params);
 
 /// Copies the caller's struct over the defaults that `to` holds.
 void read_over(const void* from, void* to, size_t our_size, size_t first_size, size_t align, const char* type) {
@@ -85,6 +89,28 @@ T read_struct(const T* from, const char* type) {
   set_defaults(to);
   read_over(from, &to, sizeof to, kFirstSize<T>, alignof(T), type);
   return to;
+}
+
+VariantParam param_of(const kvloom_param& p) {
+  require_pointer(p.name, "run: params", "name");
+  if (p.tensor == nullptr) return VariantParam(p.name, p.number);
+  const kvloom_tensor& t = *p.tensor;
+  constexpr DlType kTypes[] = {{2, 32}, {0, 32}, {0, 64}, {1, 8}};  // DLPack's, of each ParamType
+  int32_t type = 0;
+  while (type < 4 && !(t.dtype_code == kTypes[type].code && t.dtype_bits == kTypes[type].bits && t.dtype_lanes == 1)) ++type;
+  require(type < 4, "run: params: {}: dtype: got DLPack code {}, {} bits, {} lanes, wanted float32, int32, int64 or uint8", p.name,
+          t.dtype_code, t.dtype_bits, t.dtype_lanes);
+  require(t.ndim >= 1 && t.ndim <= kMaxParamDims, "run: params: {}: ndim: got {}, wanted 1 .. {}", p.name, t.ndim, kMaxParamDims);
+  require_pointer(t.shape, p.name, "shape");
+  VariantParam out(p.name, ParamType(type), t.data == nullptr ? nullptr : static_cast<char*>(t.data) + t.byte_offset, {});
+  out.ndim = t.ndim;
+  int64_t step = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    out.shape[d] = t.shape[d];
+    out.stride[d] = t.strides != nullptr ? t.strides[d] : step;
+    step = out.shape[d] > 0 && out.shape[d] <= INT32_MAX && step <= INT32_MAX ? step * out.shape[d] : step;  // others are refused later
+  }
+  return out;
 }
 
 }  // namespace
@@ -184,6 +210,8 @@ AttentionSpec spec_of(const kvloom_spec* spec) {
   out.variant.reduction = enum_of<Reduction>(s.reduction);
   out.variant.sigmoid_bias = s.sigmoid_bias;
   out.variant.rope = rope_of(s.rope);
+  if (s.variant_text != nullptr) out.variant.user = variant_from_text(s.variant_text, s.variant_file != nullptr ? s.variant_file : "");
+  if (s.variant_text == nullptr && s.variant_file != nullptr) out.variant.user = variant_from_file(s.variant_file);
   return out;
 }
 
@@ -210,9 +238,10 @@ EngineOptions options_of(const kvloom_options* options) {
   return out;
 }
 
-RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* function) {
+void run_tensors_of(const kvloom_run_tensors* tensors, RunCopy& to, const char* function) {
   const kvloom_run_tensors t = read_struct(tensors, "kvloom_run_tensors");
-  RunTensors out;
+  RunTensors& out = to.tensors;
+  out = {};
   out.q = tensor_of(t.q, function, "q", false);
   out.k = tensor_of(t.k, function, "k", false);
   out.v = tensor_of(t.v, function, "v", false);
@@ -227,7 +256,11 @@ RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* functio
   out.mask_indptr = t.mask_indptr;
   out.scale = scales_of(t.scale);
   out.bare_state = t.bare_state != 0;
-  return out;
+  require(t.num_params >= 0 && (t.params != nullptr || t.num_params == 0), "params: got {} of them at {}, wanted an array and its length",
+          t.num_params, t.params == nullptr ? "a null pointer" : "an address");
+  to.params.clear();
+  for (int64_t i = 0; i < t.num_params; ++i) to.params.push_back(param_of(t.params[i]));
+  out.params = {to.params.data(), int64_t(to.params.size())};
 }
 
 AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* function) {

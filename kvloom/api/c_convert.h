@@ -35,7 +35,6 @@ ScaleParams scales_of(const kvloom_scales* scales);
 AttentionSpec spec_of(const kvloom_spec* spec);
 Capacity capacity_of(const kvloom_capacity* capacity);
 EngineOptions options_of(const kvloom_options* options);
-RunTensors run_tensors_of(const kvloom_run_tensors* tensors, const char* function);
 AppendBatch append_batch_of(const kvloom_append_batch* batch, const char* function);
 OpOptions op_options_of(const kvloom_op_options* options);  // nullptr: the CPU
 
@@ -48,6 +47,13 @@ struct BatchCopy {
   std::vector<LevelGroup> groups;
 };
 void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function);
+
+/// Tensors, with the memory of a variant's parameters.
+struct RunCopy {
+  RunTensors tensors;
+  std::vector<VariantParam> params;
+};
+void run_tensors_of(const kvloom_run_tensors* from, RunCopy& to, const char* function);
 
 /// A copy of `text` for kvloom_string_free.
 char* string_for_caller(const std::string& text);

@@ -113,7 +113,8 @@ kvloom_status kvloom_run(kvloom_engine* engine, const kvloom_plan* plan, const k
   return guarded([&] {
     require_pointer(engine, "kvloom_run", "engine");
     require_pointer(plan, "kvloom_run", "plan");
-    engine->engine.run(plan->plan, kvloom::api::run_tensors_of(tensors, "kvloom_run"), stream);
+    kvloom::api::run_tensors_of(tensors, engine->run, "kvloom_run");
+    engine->engine.run(plan->plan, engine->run.tensors, stream);
   });
 }
 
@@ -122,8 +123,9 @@ kvloom_status kvloom_attention(const kvloom_spec* spec, const kvloom_batch* batc
   return guarded([&] {
     kvloom::api::BatchCopy copy;
     kvloom::api::batch_of(batch, copy, "kvloom_attention");
-    kvloom::attention(kvloom::api::spec_of(spec), copy.batch, kvloom::api::run_tensors_of(tensors, "kvloom_attention"),
-                      kvloom::api::options_of(options));
+    kvloom::api::RunCopy run;
+    kvloom::api::run_tensors_of(tensors, run, "kvloom_attention");
+    kvloom::attention(kvloom::api::spec_of(spec), copy.batch, run.tensors, kvloom::api::options_of(options));
   });
 }
 

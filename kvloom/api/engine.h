@@ -11,6 +11,7 @@
 // unless the message says so. An Engine is for one thread at a time; distinct engines are independent.
 #pragma once
 
+#include "kvloom/api/user_variant.h"
 #include "kvloom/contract/backend.h"
 #include "kvloom/contract/batch.h"
 #include "kvloom/contract/params.h"
@@ -56,8 +57,9 @@ struct RunTensors {
   const float* sink = nullptr;           // [num_qo_heads], required with variant.sink
   const uint8_t* mask = nullptr;         // packed bits, required with variant.custom_mask
   const int64_t* mask_indptr = nullptr;  // [num_requests + 1] byte offsets into mask; request r has exactly ceil(q_len * kv_len / 8) bytes
+  Span<const VariantParam> params;       // one for every parameter of spec.variant.user, in any order
   ScaleParams scale;                     // a k/v scale other than 1 with a 16- or 32-bit cache is refused
-  bool bare_state = false;               // leave the sink out of O and LSE
+  bool bare_state = false;               // leave the sink, or the user's finish, out of O and LSE
 };
 
 struct EngineOptions {

@@ -4,6 +4,7 @@
 #include "kvloom/base/math.h"
 #include "kvloom/cpu/attend.h"
 #include "kvloom/runtime/launch_cpu.h"
+#include "kvloom/runtime/user_variant.h"
 #include "kvloom/support/check.h"
 
 #include <numeric>
@@ -50,6 +51,7 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
     s.device = &runtime::Device::get(s.choice.gpu.device);
     s.module = &runtime::attend_module(*s.device, s.choice.unit);
   }
+  if (!s.on_gpu() && s.spec.variant.user != nullptr) s.user = runtime::user_stage(s.spec.variant, s.choice.winner().kernel->target);
   set_schedule(s, options);
   s.threads = options.threads > 0 ? options.threads : runtime::usable_cores();
   return s;

@@ -14,6 +14,7 @@ struct Setup {
   runtime::Choice choice;
   SchedulerConfig config;
   int32_t threads = 1;                            // CPU
+  cpu::UserStage user;                            // CPU: of a user's variant
   const runtime::Device* device = nullptr;        // GPU; nullptr: none, or an architecture alone
   const runtime::AttendModule* module = nullptr;  // of `device`
 

@@ -1,7 +1,9 @@
 #include "kvloom/api/kernels.h"
 
+#include "kvloom/api/user_variant.h"
 #include "kvloom/contract/kernel_key.h"
 #include "kvloom/jit/compile.h"
+#include "kvloom/jit/host_compiler.h"
 #include "kvloom/jit/nvrtc.h"
 #include "kvloom/runtime/registry.h"
 #include "kvloom/support/check.h"
@@ -21,12 +23,17 @@ const runtime::AttendKernel* family_of(const std::string& name) {
   return nullptr;
 }
 
-jit::Unit unit_of(const std::string& key, const std::string& arch) {
-  const ParsedKey k = parse_kernel_key(key);
+jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVariant* user) {
+  ParsedKey k = parse_kernel_key(key);
   const runtime::AttendKernel* family = family_of(k.family);
   require(k.task == "attend" && family != nullptr,
           "kernel key: got \"{}\", wanted one of a GPU family, like attend.sm80.bf16.d128.paged.causal", key);
   require(k.fault.empty(), "kernel key: {}: got {}, wanted words in the order of contract/kernel_key.h", key, k.fault);
+  require(k.user.empty() || (user != nullptr && k.user == user->name),
+          "kernel key: got {} of {}, wanted the variant of that name; a key does not hold its text: give it by --variant FILE", key,
+          user != nullptr ? user->name : "no variant");
+  k.spec.variant.user = user;
+  k.spec = with_user_variant(k.spec);
   const runtime::GpuTarget target = runtime::typical_target(arch);
   const std::string refusal = family->gpu.refusal(k.spec, target, k.fixed_split);
   if (!refusal.empty()) fail(ErrorCode::unsupported, "{}: no kernel for {}: {}", key, arch, refusal);
@@ -51,6 +58,13 @@ CompilerInfo kernel_compiler() {
   return {nvrtc->version(), nvrtc->path()};
 }
 
+CompilerInfo variant_compiler() {
+  std::string why;
+  const jit::HostCompiler* compiler = jit::HostCompiler::find(why);
+  if (compiler == nullptr) return {"", why};
+  return {compiler->version(), compiler->path()};
+}
+
 std::string kernel_cache_folder() { return jit::Cache::of_environment().folder(); }
 
 std::vector<CachedKernel> cached_kernels() {
@@ -69,19 +83,19 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
   return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), fixed_split}).winner().key;
 }
 
-std::string kernel_source(const std::string& key, const std::string& arch) { return unit_of(key, arch).text; }
+std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) { return unit_of(key, arch, user).text; }
 
-bool warm_kernel(const std::string& key, const std::string& arch) {
-  const jit::Unit unit = unit_of(key, arch);
+bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user) {
+  const jit::Unit unit = unit_of(key, arch, user);
   const jit::Cache cache = jit::Cache::of_environment();
   if (jit::is_cached(unit, arch, cache)) return false;
   jit::cubin_of(unit, arch, cache);
   return true;
 }
 
-std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch) {
+std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user) {
   std::string log;
-  jit::compile_unit(unit_of(key, arch), arch, log);
+  jit::compile_unit(unit_of(key, arch, user), arch, log);
   std::vector<KernelResources> list;
   for (size_t begin = 0; begin < log.size();) {
     const size_t end = std::min(log.find('\n', begin), log.size());

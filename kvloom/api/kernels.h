@@ -15,6 +15,8 @@ struct CompilerInfo {
   std::string detail;
 };
 CompilerInfo kernel_compiler();
+/// The C++ compiler for users' variants.
+CompilerInfo variant_compiler();
 
 /// Folder of the cache; "": there is none.
 std::string kernel_cache_folder();
@@ -34,10 +36,11 @@ int64_t export_kernels(const std::string& folder, const std::function<bool(const
 
 /// The key of the GPU kernel that runs `spec` on `arch`. Throws unsupported with the reason where none does.
 std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split = false);
-/// The source that `key` is compiled from for `arch`. Throws invalid_argument for a key that is none, unsupported.
-std::string kernel_source(const std::string& key, const std::string& arch);
+/// The source that `key` is compiled from for `arch`; `user`: a variant of the user's on top of it (the key may name it, or not).
+/// Throws invalid_argument for a key that is none, unsupported.
+std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
 /// Compiles `key` for `arch` and keeps it; false: it was there already. No GPU is needed. Errors: as for an engine.
-bool warm_kernel(const std::string& key, const std::string& arch);
+bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
 
 /// What ptxas said about an entry of a kernel.
 struct KernelResources {
@@ -46,6 +49,6 @@ struct KernelResources {
   int32_t spill_bytes = 0;  // stores and loads
 };
 /// Compiles `key` afresh and reads the compiler's report.
-std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch);
+std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
 
 }  // namespace kvloom

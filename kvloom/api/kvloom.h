@@ -20,8 +20,8 @@
  *
  * ABI      Structs that may grow begin with struct_size = sizeof of the caller's header, and have an _init function that sets it and the
  *          defaults. A library reads what the caller's size covers and takes defaults for the rest; fields of a newer header that an
- *          older library does not know must be zero, else the call is refused. kvloom_tensor, kvloom_indices and kvloom_level_group
- *          never change within one KVLOOM_ABI. Numbers of enumerators never change.
+ *          older library does not know must be zero, else the call is refused. kvloom_tensor, kvloom_indices, kvloom_level_group and
+ *          kvloom_param never change within one KVLOOM_ABI. Numbers of enumerators never change.
  *
  * NUMBERS  Lengths, positions and strides count tokens and elements, sizes count bytes; LSE is the natural logarithm of the softmax
  *          denominator. The mathematics is kvloom/attn/state.h (states and their merge), kvloom/attn/mask.h (which keys a row keeps) and
@@ -142,6 +142,10 @@ typedef struct kvloom_spec {
   int32_t reduction; /* KVLOOM_SOFTMAX, KVLOOM_SUM */
   float sigmoid_bias;
   const kvloom_rope* rope; /* NULL: none; fused: Q and K are rotated as they are read */
+  /* A variant of one's own: C++ text with hooks (docs/variants.md), compiled now or found in the cache; both are read by the call alone.
+   * variant_text NULL: the text is read from variant_file; both NULL: none. Both given: the file's name is for messages. */
+  const char* variant_text;
+  const char* variant_file;
 } kvloom_spec;
 
 /* The worst batch that will ever be planned with the engine; buffers are sized by it. Defaults: 0. */
@@ -194,8 +198,8 @@ kvloom_status kvloom_workspace_size(const kvloom_spec* spec, const kvloom_capaci
 /* Makes an engine; on a GPU its kernel is compiled, or found in the cache, now. workspace: 64-byte aligned host memory, or 256-byte aligned
  * device memory, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be
  * shared by engines that never run at once; NULL and 0: the engine's own memory. options NULL: defaults.
- * Errors: INVALID_ARGUMENT (field named), UNSUPPORTED (every kernel considered, with its reason), OUT_OF_MEMORY, MISMATCH (workspace too
- * small: both numbers named). */
+ * Errors: INVALID_ARGUMENT (field named; a variant's text that does not compile: the compiler's words, with file and line), UNSUPPORTED (every
+ * kernel considered, with its reason; no C++ compiler for a variant), OUT_OF_MEMORY, IO, MISMATCH (workspace too small: both numbers named). */
 kvloom_status kvloom_engine_create(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options, void* workspace,
                                    int64_t workspace_bytes, kvloom_engine** engine);
 void kvloom_engine_destroy(kvloom_engine* engine);
@@ -284,6 +288,14 @@ typedef struct kvloom_scales {
 } kvloom_scales;
 void kvloom_scales_init(kvloom_scales* scales, size_t struct_size);
 
+/* A value for a parameter of the spec's variant. tensor NULL: a number. Else an array of float32, int32, int64 or uint8, any strides, where
+ * the engine runs; read in place. */
+typedef struct kvloom_param {
+  const char* name;
+  const kvloom_tensor* tensor;
+  double number;
+} kvloom_param;
+
 /* The tensors of one layer. Arrays that the spec's variant does not use must be NULL. Defaults: all absent, NHD. */
 typedef struct kvloom_run_tensors {
   uint32_t struct_size;
@@ -301,7 +313,9 @@ typedef struct kvloom_run_tensors {
   const uint8_t* mask;        /* bit q_index * kv_len + kv_index of a request's bytes, little bit order, 1 = keep */
   const int64_t* mask_indptr; /* [num_requests + 1] bytes */
   const kvloom_scales* scale; /* NULL: all 1 */
-  int32_t bare_state;         /* leave the sink out of O and LSE: the caller merges states and applies it once */
+  int32_t bare_state;         /* leave the sink (and a variant's finish) out of O and LSE: the caller merges states and applies it once */
+  const kvloom_param* params; /* one for every parameter of the spec's variant, in any order; NULL: none */
+  int64_t num_params;
 } kvloom_run_tensors;
 void kvloom_run_tensors_init(kvloom_run_tensors* tensors, size_t struct_size);
 

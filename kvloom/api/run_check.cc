@@ -1,5 +1,6 @@
 #include "kvloom/api/run_check.h"
 
+#include "kvloom/api/param_binding.h"
 #include "kvloom/api/tensor_check.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
@@ -103,6 +104,7 @@ VariantParams variant_params(const PlanState& plan, const RunTensors& t, bool on
   v.mask_indptr = t.mask_indptr;
   v.mask_kv_len = spec.custom_mask ? plan.mask_columns.data() : nullptr;
   v.scale = t.scale;
+  v.user = bind_params(spec.user, t.params, {plan.spec.num_qo_heads, plan.spec.num_kv_heads, plan.num_requests});
   return v;
 }
 
@@ -245,7 +247,12 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend 
   p.page_pos = t.page_pos;
   p.variant = variant_params(plan, t, on_gpu);
   p.bare_state = t.bare_state;
-  if (on_gpu && pointers != nullptr) check_addresses(p, *pointers);
+  if (on_gpu && pointers != nullptr) {
+    check_addresses(p, *pointers);
+    for_each_array(t.params, [&](const void* address, const char* name) {
+      if (address != nullptr) pointers->check(address, "run: params", name);
+    });
+  }
   return p;
 }
 

@@ -59,6 +59,15 @@ void check_variant(const AttentionSpec& s) {
   check_rope(v.rope, s.head_dim_qk, "Engine: spec.variant");
 }
 
+/// What a user's variant can't be combined with.
+void check_user_variant(const VariantSpec& v) {
+  if (v.user == nullptr) return;
+  require(!(v.user->finish != nullptr && v.sink), "Engine: spec.variant.sink: got true with {}, which has a finish hook, wanted one of them",
+          v.user->name);
+  require(v.user->reduction == Reduction::softmax || v.sigmoid_bias == 0.0f,
+          "Engine: spec.variant.sigmoid_bias: got {} with {}, which makes its own weights, wanted 0", v.sigmoid_bias, v.user->name);
+}
+
 }  // namespace
 
 void check_rope(const RopeSpec& r, int32_t head_dim, const char* where) {
@@ -89,8 +98,9 @@ void check_rope(const RopeSpec& r, int32_t head_dim, const char* where) {
 AttentionSpec checked_spec(const AttentionSpec& spec) {
   check_shape(spec);
   check_types(spec);
-  check_variant(spec);
-  AttentionSpec s = spec;
+  AttentionSpec s = with_user_variant(spec);
+  check_variant(s);
+  check_user_variant(spec.variant);
   if (s.storage == Storage::ragged) s.page_size = 1;
   return s;
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kvloom/base/math.h"
+#include "kvloom/contract/variant.h"
 
 #if !defined(__CUDACC_RTC__)
 #include <cmath>
@@ -36,11 +37,7 @@ KVLOOM_HD MergeWeights merge_weights(float lse_a, float lse_b) {
 }
 
 /// The factor that a sink applies to a finished row, and the row's LSE with it: the merge of (O, lse) with the state (0, sink).
-struct SinkWeights {
-  float factor;
-  float lse;
-};
-KVLOOM_HD SinkWeights sink_weights(float lse, float sink) {
+KVLOOM_HD RowFinish sink_weights(float lse, float sink) {
   const MergeWeights w = merge_weights(lse, sink);
   return {w.a, w.lse};
 }

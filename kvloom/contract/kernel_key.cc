@@ -1,5 +1,7 @@
 #include "kvloom/contract/kernel_key.h"
 
+#include "kvloom/contract/user_variant.h"
+
 #include <cstdlib>
 
 namespace kvloom {
@@ -41,6 +43,7 @@ bool parse_word(const std::string& word, ParsedKey& k) {
   if (word == "sigmoid") return v.reduction = Reduction::sum, true;
   if (word == "rope-interleaved") return v.rope.mode = RopeMode::interleaved, true;
   if (word == "rope-half") return v.rope.mode = RopeMode::half_split, true;
+  if (word.rfind("user-", 0) == 0) return k.user = word.substr(5), !k.user.empty();
   if (word == "fixed-split") return k.fixed_split = true;
   return false;
 }
@@ -69,7 +72,9 @@ ParsedKey parse_kernel_key(const std::string& key) {
     if (!known && k.fault.empty()) k.fault = word.empty() ? "an empty word" : word;
   }
   // The one spelling, or none at all: words out of order, twice or missing.
-  std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec, k.fixed_split);
+  std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec, false);
+  if (!k.user.empty()) same += ".user-" + k.user;
+  if (k.fixed_split) same += ".fixed-split";
   if (k.fault.empty() && same != key) k.fault = same.empty() ? key : "its order: the spelling is " + same;
   if (k.fault.empty() && number < kFewestWords) k.fault = "too few words";
   if (k.spec.storage == Storage::ragged) k.spec.page_size = 1;
@@ -94,6 +99,7 @@ std::string kernel_key(const char* task, const char* family, const AttentionSpec
   if (v.reduction == Reduction::sum) key += ".sigmoid";
   if (v.rope.mode == RopeMode::interleaved) key += ".rope-interleaved";
   if (v.rope.mode == RopeMode::half_split) key += ".rope-half";
+  if (v.user != nullptr) key.append(".user-").append(v.user->name);
   if (fixed_split) key += ".fixed-split";
   return key;
 }

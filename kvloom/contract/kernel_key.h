@@ -1,5 +1,6 @@
 // The one spelling of a kernel, everywhere: log, cache, test, bench, command line.
 //   attend.cpu-avx2.bf16.kv-e4m3.d128.paged.causal.softcap      attend.cpu-avx2.f32.d576-512.ragged
+// A variant of the user's comes last, by the name of its struct: attend.sm80.bf16.d128.paged.user-AlibiSlopes
 #pragma once
 
 #include "kvloom/contract/spec.h"
@@ -16,6 +17,7 @@ std::string kernel_key(const char* task, const char* family, const AttentionSpec
 struct ParsedKey {
   std::string task, family;
   AttentionSpec spec;
+  std::string user;  // name of a user's variant; its text is not in a key, so spec.variant.user is not set
   bool fixed_split = false;
   std::string fault;  // "" or the word that is wrong
 };

@@ -25,6 +25,13 @@ struct ScaleParams {
   const float* v_per_head = nullptr;  // [num_kv_heads]
 };
 
+inline constexpr int32_t kMaxUserBytes = 256;
+
+/// Values of the parameters of a user's variant, where ParamDecl (contract/user_variant.h) says. By value: a captured graph keeps them.
+struct UserParams {
+  alignas(8) unsigned char bytes[kMaxUserBytes] = {};
+};
+
 /// What the hooks of a variant read.
 struct VariantParams {
   float sm_scale = 1.0f;                // final: never 0 here
@@ -38,6 +45,7 @@ struct VariantParams {
   const int64_t* mask_indptr = nullptr; // [num_requests + 1] byte offsets into `mask`
   const int32_t* mask_kv_len = nullptr; // [num_requests] columns of a request's mask
   ScaleParams scale;
+  UserParams user;
 };
 
 struct AttendParams {

@@ -10,7 +10,7 @@
 //   static constexpr Reduction reduction;                                              // default: softmax
 //   template <class P> static float weight(float logit, const P& p);                   // `sum` only: the weight of a key
 // Composition order: scale, bias/ALiBi, soft cap, mask, sink (no hook: who writes a final row adds it). Which keys a planner may skip is
-// data (KeyRange), not code. docs/MAP.md, Adding: what else a new variant touches.
+// data (KeyRange), not code. docs/variants.md: a variant as text of the user's own; docs/MAP.md, Adding: what one of the library touches.
 #pragma once
 
 #include "kvloom/base/platform.h"
@@ -20,6 +20,12 @@ namespace kvloom {
 /// How the keys of a row are combined. `softmax`: states (O, LSE) merge by log-sum-exp. `sum`: O adds up and there is no LSE
 /// (FlashSigmoid); asking for an LSE is refused.
 enum class Reduction : uint8_t { softmax = 0, sum = 1 };
+
+/// What a finished row becomes, once, by whoever writes it: O is multiplied by `factor`, and its LSE is `lse`.
+struct RowFinish {
+  float factor;
+  float lse;
+};
 
 /// Which dims of a head RoPE pairs: `interleaved` rotates (2i, 2i+1), `half_split` rotates (i, i + rotary_dim/2).
 enum class RopeMode : uint8_t { none = 0, interleaved = 1, half_split = 2 };
@@ -64,6 +70,8 @@ struct RopeSpec {
   constexpr bool operator==(const RopeSpec&) const = default;
 };
 
+struct UserVariant;  // contract/user_variant.h
+
 /// The variant of an attention: a combination of features, each with its value. Values do not enter the kernel key, presence does.
 struct VariantSpec {
   KeyRange range;
@@ -74,6 +82,7 @@ struct VariantSpec {
   Reduction reduction = Reduction::softmax;
   float sigmoid_bias = 0.0f;  // `sum`: weight = sigmoid(logit + sigmoid_bias)
   RopeSpec rope;
+  const UserVariant* user = nullptr;  // of the user's own, on top of the others (after the soft cap); api/user_variant.h
 
   constexpr bool operator==(const VariantSpec&) const = default;
 };

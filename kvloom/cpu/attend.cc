@@ -56,12 +56,17 @@ void merge_row(const Run& run, float* o, float& lse, const float* other_o, float
   lse = w.lse;
 }
 
-/// Writes the final row of one query token and head: sink, output type, LSE.
+/// Writes the final row of one query token and head: sink or the user's finish, output type, LSE.
 void store_final_row(const Run& run, int64_t token, int32_t q_head, const float* o, float lse) {
   const AttendParams& p = *run.job.params;
   float factor = 1.0f;
   if (run.spec().variant.sink && !p.bare_state) {
-    const SinkWeights w = variants::Sink::finish(lse, q_head, p.variant);
+    const RowFinish w = variants::Sink::finish(lse, q_head, p.variant);
+    factor = w.factor;
+    lse = w.lse;
+  }
+  if (const UserVariant* user = run.spec().variant.user; user && user->finish && !p.bare_state) {
+    const RowFinish w = user->finish(lse, q_head, p.variant);
     factor = w.factor;
     lse = w.lse;
   }
@@ -192,9 +197,10 @@ int64_t thread_arena_bytes(const AttentionSpec& spec, const KernelClass classes[
 }
 
 void attend(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch, ThreadPool& pool,
-            Target target) {
+            Target target, const UserStage& user) {
   const Kernels& k = kernels(target);
-  const Run run{Job{&spec, plan, &params, k.score_stage(spec.variant)}, &k, &scratch, spec.variant.reduction == Reduction::sum};
+  const ScoreStage score = user.score ? user.score : k.score_stage(spec.variant);
+  const Run run{Job{&spec, plan, &params, score, user.mark}, &k, &scratch, spec.variant.reduction == Reduction::sum};
   pool.for_each(plan.header->num_ctas, [&](int64_t cta, int thread) {
     Arena arena(static_cast<char*>(scratch.thread_arena) + thread * scratch.thread_arena_bytes);
     const ThreadMemory memory = take_thread_memory(arena, spec, plan.header->classes);

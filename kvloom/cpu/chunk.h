@@ -4,15 +4,27 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/user_variant.h"
 #include "kvloom/cpu/target.h"
 
 namespace kvloom::cpu {
 
 struct Job;
 struct ScoreTile;
+struct KeyColumns;
+struct PackedRow;
 
 /// The variant's part of a kernel: cpu/score.h.
 using ScoreStage = void (*)(const Job& job, const ScoreTile& tile);
+/// Which of some keys a row keeps by the variant's code: cpu/live_keys.h.
+using MarkStage = void (*)(const Job& job, const RowGroup& group, const KeyColumns& columns, const PackedRow& row, int32_t begin, int32_t end,
+                           uint8_t* live);
+
+/// What a user's variant brings for one target (user_stage.inl).
+struct UserStage {
+  ScoreStage score = nullptr;
+  MarkStage mark = nullptr;  // nullptr: no hook masks
+};
 
 /// What every chunk of a run shares, resolved once.
 struct Job {
@@ -20,7 +32,11 @@ struct Job {
   PlanView plan;
   const AttendParams* params;
   ScoreStage score;
+  MarkStage mark = nullptr;  // of a user's variant that masks
 };
+
+/// True if the variant masks by code: which keys a row keeps doesn't follow from positions alone.
+KVLOOM_HD bool masks_by_code(const VariantSpec& v) { return v.custom_mask || (v.user && v.user->keep); }
 
 /// Rows x keys to compute: packed rows [row_begin, row_begin + row_count) of `group` for KV heads [kv_head, kv_head + kv_head_count)
 /// against list tokens [kv_begin, kv_end).

@@ -1,5 +1,5 @@
 // The score stage: everything of a variant that stands between q.k and the weights. Kernels don't know variants; they call the one
-// function of this type that suits the spec. A user's variant is another such function.
+// function of this type that suits the spec. A user's variant is another such function, compiled when it is first named (user_stage.inl).
 #pragma once
 
 #include "kvloom/base/math.h"
@@ -26,10 +26,12 @@ struct ScoreTile {
 // included.
 
 /// True if the stage of `spec` leaves kept scores as they are: log2(e) can then be folded into q.
-KVLOOM_HD bool stage_keeps_scores(const VariantSpec& v) { return !v.alibi && !(v.soft_cap > 0.0f) && v.reduction == Reduction::softmax; }
+KVLOOM_HD bool stage_keeps_scores(const VariantSpec& v) {
+  return !v.alibi && !(v.soft_cap > 0.0f) && v.reduction == Reduction::softmax && !(v.user && v.user->logit);
+}
 
 /// True if a tile whose rows keep all of its columns by position may skip the stage.
-KVLOOM_HD bool stage_only_masks(const VariantSpec& v) { return stage_keeps_scores(v) && !v.custom_mask; }
+KVLOOM_HD bool stage_only_masks(const VariantSpec& v) { return stage_keeps_scores(v) && !masks_by_code(v); }
 
 /// What q must be multiplied by before the dot products: sm_scale, the q and k scales, and log2(e) where the stage keeps scores.
 KVLOOM_HD float query_factor(const Job& job, int32_t kv_head) {

@@ -176,7 +176,7 @@ void find_tile(const Job& job, const Chunk& chunk, int32_t token, const ShortWor
   tile.end = min_of(kTileKeys, chunk.kv_end - token);
   tile.any = tile.begin < tile.end;
   tile.whole = tile.begin == 0 && tile.end == kTileKeys && token >= w.common.begin && token + kTileKeys <= w.common.end &&
-               !job.spec->variant.custom_mask;
+               !masks_by_code(job.spec->variant);
   if (!tile.any) return;
   if (!tile.whole) {
     for (int32_t j = tile.begin; j < tile.end && listed; ++j) tile.key_pos[j] = key_slot(job, *chunk.group, token + j).pos;

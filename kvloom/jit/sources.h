@@ -15,6 +15,8 @@ struct SourceText {
 };
 
 Span<const SourceText> device_sources();
+/// Those that the CPU's part of a user's variant includes: the device's plain headers, and of the cpu room what a score stage is made of.
+Span<const SourceText> host_sources();
 
 /// The headers that `text` includes, directly or not, each once, sorted by name: what a kernel made of it depends on. Names that are not
 /// among device_sources() are left out: the compiler will say so.

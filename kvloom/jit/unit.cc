@@ -22,37 +22,46 @@ std::vector<Part> parts_of(const VariantSpec& v) {
   if (v.alibi) parts.push_back({"Alibi", "alibi.h"});
   if (v.soft_cap > 0.0f) parts.push_back({"SoftCap", "soft_cap.h"});
   if (v.custom_mask) parts.push_back({"CustomMask", "custom_mask.h"});
-  if (v.reduction == Reduction::sum) parts.push_back({"Sigmoid", "sigmoid.h"});
+  const bool user_sums = v.user != nullptr && v.user->reduction == Reduction::sum;
+  if (v.reduction == Reduction::sum && !user_sums) parts.push_back({"Sigmoid", "sigmoid.h"});
+  if (v.user != nullptr) parts.push_back({"User<kvloom::variants::Chosen>", "user.h"});
+  if (parts.empty()) parts.push_back({"Plain", "plain.h"});
   return parts;
 }
 
 }  // namespace
 
-std::string variant_type(const VariantSpec& variant, const UserVariant& user) {
+std::string variant_type(const VariantSpec& variant) {
   const std::vector<Part> parts = parts_of(variant);
   std::string list;
   for (const Part& p : parts) list += (list.empty() ? "" : ", ") + ("kvloom::variants::" + p.type);
-  if (!user.name.empty()) list += (list.empty() ? "" : ", ") + user.name;
-  if (list.empty()) return "kvloom::variants::Plain";
-  return parts.size() + !user.name.empty() == 1 ? list : "kvloom::variants::Compose<" + list + ">";
+  return parts.size() == 1 ? list : "kvloom::variants::Compose<" + list + ">";
+}
+
+std::string variant_headers(const VariantSpec& variant) {
+  const std::vector<Part> parts = parts_of(variant);
+  std::string text;
+  for (const Part& p : parts) text += kvloom::format("#include \"kvloom/variants/{}\"\n", p.header);
+  if (parts.size() > 1) text += "#include \"kvloom/variants/compose.h\"\n";
+  return text;
+}
+
+std::string user_text(const UserVariant& user) {
+  std::string file;
+  for (const char* c = user.file; *c != '\0'; ++c) file += *c == '"' || *c == '\\' || *c == '\n' ? '_' : *c;
+  return kvloom::format("#line 1 \"{}\"\n{}\n", file, user.text);
 }
 
 Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
-                 const std::string& compute_config, const UserVariant& user) {
-  const std::vector<Part> parts = parts_of(spec.variant);
+                 const std::string& compute_config) {
   std::string macro = std::string("KVLOOM_") + family + "_ATTEND";
   for (char& c : macro) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
-  std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family);
-  for (const Part& p : parts) text += kvloom::format("#include \"kvloom/variants/{}\"\n", p.header);
-  if (parts.empty() && user.name.empty()) text += "#include \"kvloom/variants/plain.h\"\n";
-  if (parts.size() + !user.name.empty() > 1) text += "#include \"kvloom/variants/compose.h\"\n";
-  if (!user.name.empty()) {
-    text += kvloom::format("#line 1 \"{}\"\n{}\n#line {} \"{}\"\n", user.file.empty() ? "variant" : user.file, user.text, 1000, key);
-  }
+  std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family) + variant_headers(spec.variant);
+  if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
   text += kvloom::format(
       "\nnamespace {{\nusing Variant = {};\nconstexpr kvloom::{}::AttendConfig kMemory{{{}}};\n"
       "constexpr kvloom::{}::AttendConfig kCompute{{{}}};\n}}  // namespace\n\n{}(kMemory, kCompute, Variant)\n",
-      variant_type(spec.variant, user), family, memory_config, family, compute_config, macro);
+      variant_type(spec.variant), family, memory_config, family, compute_config, macro);
   return {key, text};
 }
 

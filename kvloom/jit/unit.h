@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/user_variant.h"
 
 #include <string>
 
@@ -12,21 +13,19 @@ struct Unit {
   std::string text;
 };
 
-/// A variant of the user's own: text that defines a struct with hooks (contract/variant.h).
-struct UserVariant {
-  std::string name;  // of the struct; "" if there is none
-  std::string file;  // where the text is from, for messages; "" if it was handed over as text
-  std::string text;
-};
-
 /// One attention unit of a family: two configurations (designated initialisers: ".head_dim_qk = 128, ...") joined with the spec's variant.
+/// A user's text stands in it as it is, under its own file name and line numbers.
 Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
-                 const std::string& compute_config, const UserVariant& user = {});
+                 const std::string& compute_config);
 
 /// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
 Unit ops_unit();
 
-/// The type that joins the parts of a variant, and the headers they need, for messages and units: "Compose<Alibi, SoftCap>".
-std::string variant_type(const VariantSpec& variant, const UserVariant& user = {});
+/// The type that joins the parts of a variant, for messages and units: "Compose<Alibi, SoftCap>".
+std::string variant_type(const VariantSpec& variant);
+/// The #include lines of its parts.
+std::string variant_headers(const VariantSpec& variant);
+/// A user's text with its name and lines.
+std::string user_text(const UserVariant& user);
 
 }  // namespace kvloom::jit

@@ -1,3 +1,4 @@
+#include "kvloom/contract/user_variant.h"
 #include "kvloom/plan/layout.h"
 
 #include <cstring>
@@ -32,6 +33,7 @@ void add_spec(Hash& hash, const AttentionSpec& s) {
   hash.add(v.reduction).add(v.sigmoid_bias);
   hash.add(v.rope.mode).add(v.rope.rotary_dim).add(v.rope.theta).add(v.rope.scaling).add(v.rope.low_freq_factor);
   hash.add(v.rope.high_freq_factor).add(v.rope.original_context);
+  if (v.user != nullptr) hash.add(v.user->digest);
 }
 
 }  // namespace

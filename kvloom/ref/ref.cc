@@ -10,6 +10,7 @@
 namespace kvloom::ref {
 namespace {
 
+constexpr double kRounding = 3.6e-7;  // six units of fp32 in the last place: of a score, and of what a hook makes of it
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Consecutive tokens of one list: [begin, end) count. The token j lies in list entry list_begin + j / page_size.
@@ -43,6 +44,7 @@ class Reference {
         batch_(batch),
         params_(params),
         variant_(spec.variant),
+        user_(spec.variant.user),
         pages_(batch.pages.given() ? batch.pages : params.pages),
         page_size_(spec.storage == Storage::ragged ? 1 : spec.page_size),
         rope_(spec.variant.rope, spec.head_dim_qk),
@@ -63,12 +65,15 @@ class Reference {
     rope_.rotate(int32_t(query_.pos), q_.data());
     score(row.q_head);
     combine(row.q_head, o, lse);
+    if (user_ && user_->finish && !params_.bare_state) finish(row.q_head, o, lse);
   }
+  // Of a weight relative to the row's largest: an absolute error of a logit is a relative one of its weight.
+  double spread() const { return user_ && user_->weight && largest_ > 0.0 ? spread_ / largest_ : spread_; }
 
  private:
   struct Kept {
     int64_t v_offset;  // elements from params.kv.v
-    double logit;
+    double logit;  // a user's weight, where it has that hook
   };
 
   // kv_len of the row's own list; with a list for every KV head there are several.
@@ -105,11 +110,13 @@ class Reference {
     lists_.push_back({batch_.table_stride > 0 ? list * batch_.table_stride : batch_.list_indptr[list], 0, kv_len(), 0, 0});
   }
 
-  bool keeps(int64_t kv_pos, int64_t kv_index) const {
-    const KeyRange& r = variant_.range;
-    const int64_t distance = query_.pos - kv_pos;  // > 0: the key is in the past
-    const bool in_range = (!r.causal || distance >= 0) && (r.left < 0 || distance <= r.left) && (r.right < 0 || -distance <= r.right);
-    if (!in_range && kv_pos >= query_.prefix) return false;
+  Coord coord(int32_t q_head, int64_t kv_pos, int64_t kv_index) const {
+    return {query_.request, int32_t(query_.index), int32_t(query_.pos), int32_t(kv_index), int32_t(kv_pos), q_head, kv_head_};
+  }
+
+  bool keeps(int32_t q_head, int64_t kv_pos, int64_t kv_index) const {
+    if (!in_range(variant_.range, kv_pos) || (user_ && !in_range(user_->range, kv_pos))) return false;
+    if (user_ && user_->keep && !user_->keep(coord(q_head, kv_pos, kv_index), params_.variant)) return false;
     if (!variant_.custom_mask) return true;
     const VariantParams& p = params_.variant;
     const int64_t columns = p.mask_kv_len ? int64_t(p.mask_kv_len[query_.request]) : kv_len();
@@ -117,9 +124,38 @@ class Reference {
     return p.mask[p.mask_indptr[query_.request] + bit / 8] >> (bit % 8) & 1;
   }
 
+  bool in_range(const KeyRange& r, int64_t kv_pos) const {
+    if (kv_pos < query_.prefix) return true;
+    const int64_t distance = query_.pos - kv_pos;  // > 0: the key is in the past
+    return (!r.causal || distance >= 0) && (r.left < 0 || distance <= r.left) && (r.right < 0 || -distance <= r.right);
+  }
+
+  // A user's logit or weight of a score, and how far it moves with the rounding of the score and its own.
+  double hooked(double s, const Coord& c) {
+    const VariantParams& p = params_.variant;
+    if (!user_ || !(user_->logit || user_->weight)) return s;
+    const auto value = [&](double x) {
+      float y = float(x);
+      if (user_->logit) y = user_->logit(y, c, p);
+      return user_->weight ? double(user_->weight(y, p)) : double(y);
+    };
+    const double at = value(s), step = kRounding * std::max(1.0, std::fabs(s));
+    spread_ = std::max({spread_, std::fabs(value(s + step) - at), std::fabs(value(s - step) - at)});
+    spread_ = std::max(spread_, kRounding * std::fabs(at));
+    largest_ = std::max(largest_, std::fabs(at));
+    return at;
+  }
+
+  void finish(int32_t q_head, double* o, double& lse) {
+    const RowFinish f = user_->finish(float(lse), q_head, params_.variant);
+    for (int32_t d = 0; d < spec_.head_dim_vo; ++d) o[d] *= double(f.factor);
+    if (variant_.reduction != Reduction::sum && user_->reduction != Reduction::sum) lse = f.lse;
+  }
+
   // Fills kept_ with the keys of the row, in list order.
   void score(int32_t q_head) {
     kept_.clear();
+    spread_ = largest_ = 0.0;
     const ScaleParams& scale = params_.variant.scale;
     const float sm_scale = spec_.sm_scale != 0.0f ? spec_.sm_scale : float(1.0 / std::sqrt(double(spec_.head_dim_qk)));
     const double k_scale = scale.k_per_head ? scale.k_per_head[kv_head_] : scale.k;
@@ -134,13 +170,14 @@ class Reference {
         int64_t pos = list.pos0 + j;
         if (batch_.kv_position == KvPosition::page_table) pos = int64_t(params_.page_pos[entry]) + slot;
         if (batch_.kv_position == KvPosition::page_id) pos = (pages_.given() ? pages_[entry] : entry) * page_size_ + slot;
-        if (!keeps(pos, list.index0 + j)) continue;
+        if (!keeps(q_head, pos, list.index0 + j)) continue;
         if (spec_.storage == Storage::paged) page = pages_[entry];
         load_row(kv.k, spec_.kv_dtype, page * kv.k_page + slot * kv.k_token + kv_head_ * kv.k_head, spec_.head_dim_qk, k_.data());
         rope_.rotate(int32_t(pos), k_.data());
         double s = factor * dot(q_.data(), k_.data(), spec_.head_dim_qk);
         s += slope * double(pos - query_.pos);
         if (cap > 0.0) s = cap * std::tanh(s / cap);
+        s = hooked(s, coord(q_head, pos, list.index0 + j));
         kept_.push_back({page * kv.v_page + slot * kv.v_token + kv_head_ * kv.v_head, s});
       }
     }
@@ -155,6 +192,11 @@ class Reference {
     const ScaleParams& scale = params_.variant.scale;
     const double v_scale = scale.v_per_head ? scale.v_per_head[kv_head_] : scale.v;
     std::fill(o, o + spec_.head_dim_vo, 0.0);
+    if (user_ && user_->weight) {
+      lse = 0.0;
+      for (const Kept& key : kept_) add_values(v_scale * key.logit, key, o);
+      return;
+    }
     if (variant_.reduction == Reduction::sum) {
       lse = 0.0;
       for (const Kept& key : kept_) add_values(v_scale / (1.0 + std::exp(-(key.logit + double(variant_.sigmoid_bias)))), key, o);
@@ -175,6 +217,7 @@ class Reference {
   const Batch& batch_;
   const AttendParams& params_;
   const VariantSpec& variant_;
+  const UserVariant* user_;
   const IndexView pages_;
   const int64_t page_size_;
   Rope rope_;
@@ -185,14 +228,19 @@ class Reference {
   QueryToken query_{};
   std::vector<KeyList> lists_;
   std::vector<Kept> kept_;
+  double spread_ = 0.0, largest_ = 0.0;
   std::vector<double> q_, k_, v_;
 };
 
 }  // namespace
 
-void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse) {
+void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse,
+                 double* spread) {
   Reference reference(spec, batch, params);
-  for (int64_t i = 0; i < rows.size; ++i) reference.attend(rows[i], o + i * spec.head_dim_vo, lse[i]);
+  for (int64_t i = 0; i < rows.size; ++i) {
+    reference.attend(rows[i], o + i * spec.head_dim_vo, lse[i]);
+    if (spread) spread[i] = reference.spread();
+  }
 }
 
 }  // namespace kvloom::ref

@@ -33,6 +33,7 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
     text += g.device >= 0 ? kvloom::format("device   {}: {}, {}, {} SMs\n", g.device, g.name, g.arch, g.num_sms)
                           : kvloom::format("device   none: chosen for {} alone (as {}: {} SMs)\n", g.arch, g.name, g.num_sms);
   }
+  if (const UserVariant* user = spec.variant.user) text += kvloom::format("variant  {} ({})\n", user->name, user->file);
   for (const Candidate& c : choice.candidates) {
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }

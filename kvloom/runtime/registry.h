@@ -6,7 +6,7 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
-#include "kvloom/cpu/target.h"
+#include "kvloom/cpu/chunk.h"
 #include "kvloom/jit/unit.h"
 #include "kvloom/plan/scheduler_config.h"
 #include "kvloom/runtime/gpu_target.h"
@@ -19,7 +19,7 @@ namespace kvloom::runtime {
 
 /// How an attention kernel of the CPU is entered. `scratch.counters` are zero before and after.
 using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch,
-                           ThreadPool& pool, cpu::Target target);
+                           ThreadPool& pool, cpu::Target target, const cpu::UserStage& user);
 
 /// What a family of GPU kernels brings: plain functions of the spec and the chip.
 struct GpuFamily {

@@ -24,6 +24,11 @@ concept HasWeight = requires(float logit, const P& p) {
 };
 
 template <class V, class P>
+concept HasFinish = requires(float lse, const P& p) {
+  V::finish(lse, 0, p);
+};
+
+template <class V, class P>
 concept HasQuery = requires(float x, const Coord& c, const P& p) {
   V::query(x, x, 0, c, p);
 };
@@ -68,6 +73,14 @@ struct Compose {
     return logit;
   }
 
+  template <class P>
+  requires(HasFinish<Parts, P> || ...) KVLOOM_HD static RowFinish finish(float lse, int32_t q_head, const P& p) {
+    static_assert((int(HasFinish<Parts, P>) + ...) == 1, "at most one part of Compose may have a finish hook");
+    RowFinish f{1.0f, lse};
+    ((f = finish_of<Parts>(f, q_head, p)), ...);
+    return f;
+  }
+
   /// One part may turn queries and keys as they are loaded: a second would need the partner that the first has made.
   template <class P>
   requires(HasQuery<Parts, P> || ...) KVLOOM_HD static float query(float x, float partner, int dim, const Coord& c, const P& p) {
@@ -107,6 +120,11 @@ struct Compose {
   KVLOOM_HD static uint32_t keep32_of(const Coord& c, const P& p) {
     if constexpr (HasKeep32<V, P>) return V::keep32(c, p);
     return ~0u;
+  }
+  template <class V, class P>
+  KVLOOM_HD static RowFinish finish_of(const RowFinish& f, int32_t q_head, const P& p) {
+    if constexpr (HasFinish<V, P>) return V::finish(f.lse, q_head, p);
+    return f;
   }
   template <class V, class P>
   KVLOOM_HD static float weight_of(float logit, const P& p) {

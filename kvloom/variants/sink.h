@@ -9,7 +9,7 @@ namespace kvloom::variants {
 
 struct Sink {
   template <class P>
-  KVLOOM_HD static SinkWeights finish(float lse, int32_t q_head, const P& p) {
+  KVLOOM_HD static RowFinish finish(float lse, int32_t q_head, const P& p) {
     return sink_weights(lse, p.sink[q_head]);
   }
 };

@@ -103,7 +103,7 @@ TEST(Levels, B42_StatesThatTheCallerMergesAreOnePass) {
     run_part(s, 4096, 4160, o_b, lse_b, true);
     merge_states(o_a, lse_a, o_b, lse_b, s.o, s.lse);
     for (int64_t r = 0; sink && r < rows * 4; ++r) {  // the sink is applied once, by the caller
-      const SinkWeights w = sink_weights(s.lse.get(r), s.sinks[size_t(r % 4)]);
+      const RowFinish w = sink_weights(s.lse.get(r), s.sinks[size_t(r % 4)]);
       for (int64_t d = 0; d < 64; ++d) s.o.set(r * 64 + d, w.factor * s.o.get(r * 64 + d));
       s.lse.set(r, w.lse);
     }

@@ -61,10 +61,10 @@ TEST(State, MergeIsAssociativeUpToRounding) {
 }
 
 TEST(State, SinkIsAStateWithoutValue) {
-  const SinkWeights w = sink_weights(2.0f, 1.0f);
+  const RowFinish w = sink_weights(2.0f, 1.0f);
   EXPECT_NEAR(w.factor, std::exp(2.0) / (std::exp(2.0) + std::exp(1.0)), 1e-6);
   EXPECT_NEAR(w.lse, std::log(std::exp(2.0) + std::exp(1.0)), 1e-6);
-  const SinkWeights empty = sink_weights(-kInf, 1.0f);
+  const RowFinish empty = sink_weights(-kInf, 1.0f);
   EXPECT_EQ(empty.factor, 0.0f);
   EXPECT_EQ(empty.lse, 1.0f);
 }

@@ -228,7 +228,7 @@ TEST(Variants, SinkHookIsAMerge) {
   const float sinks[] = {-1.0f, 2.0f};
   HookParams p{};
   p.sink = sinks;
-  const SinkWeights w = variants::Sink::finish(1.0f, 1, p);
+  const RowFinish w = variants::Sink::finish(1.0f, 1, p);
   EXPECT_NEAR(w.lse, std::log(std::exp(1.0) + std::exp(2.0)), 1e-6);
   EXPECT_NEAR(w.factor, std::exp(1.0) / (std::exp(1.0) + std::exp(2.0)), 1e-6);
 }

@@ -4,26 +4,35 @@
 
 #include "kvloom/attn/state.h"
 #include "kvloom/contract/attend_args.h"
+#include "kvloom/device/block/variant.cuh"
 #include "kvloom/device/ptx/math.cuh"
 #include "kvloom/device/ptx/sync.cuh"
 
 namespace kvloom::block {
 
-/// A finished row of one (token, head): the sink's share, then O and LSE in the caller's tensors.
+/// A finished row of one (token, head): the sink's share, or what the variant's finish makes of it, then O and LSE in the caller's tensors.
 struct RowOutput {
   char* o;       // [head_dim_vo]
   float* lse;    // nullptr: not wanted
   float factor;  // what O is multiplied by
   float lse_value;
 };
+template <class V>
 __device__ __forceinline__ RowOutput row_output(const AttendArgs& args, int64_t token, int32_t q_head, float lse, int element_bytes) {
   const AttendParams& p = args.params;
   RowOutput out{static_cast<char*>(p.o) + (token * p.o_token + q_head * p.o_head) * element_bytes,
                 p.lse ? p.lse + token * p.lse_token + q_head * p.lse_head : nullptr, 1.0f, lse};
   if (p.variant.sink && !p.bare_state) {
-    const SinkWeights w = sink_weights(lse, p.variant.sink[q_head]);
+    const RowFinish w = sink_weights(lse, p.variant.sink[q_head]);
     out.factor = w.factor;
     out.lse_value = w.lse;
+  }
+  if constexpr (has_finish<V>()) {
+    if (!p.bare_state) {
+      const RowFinish w = V::finish(lse, q_head, p.variant);
+      out.factor = w.factor;
+      out.lse_value = w.lse;
+    }
   }
   return out;
 }
@@ -129,7 +138,7 @@ __device__ __forceinline__ float4 warp_merge_dims(const Scratch& scratch, const 
 }
 
 /// One row of a unit by one warp: partials merged in list order, then stored.
-template <DType kType, bool kSum, bool kInTurn>
+template <class V, DType kType, bool kInTurn>
 __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int head, int row, int dims) {
   const int lane = int(threadIdx.x) & 31;
   const uint32_t packed = uint32_t(unit.row_begin + row);
@@ -139,8 +148,8 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
   for (int d = 0; d < dims; d += 128) {
     const int d0 = d + 4 * lane;
     float lse;
-    const float4 o = warp_merge_dims<kSum, kInTurn>(args.scratch, partials, dims, d0, lse);
-    const RowOutput out = row_output(args, token, q_head, lse, size_of(kType));
+    const float4 o = warp_merge_dims<has_weight<V>(), kInTurn>(args.scratch, partials, dims, d0, lse);
+    const RowOutput out = row_output<V>(args, token, q_head, lse, size_of(kType));
     if (d0 < dims) {
       store_pair<kType>(out.o, d0, o.x * out.factor, o.y * out.factor);
       store_pair<kType>(out.o, d0 + 2, o.z * out.factor, o.w * out.factor);
@@ -151,7 +160,7 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
 
 /// Arrives at the item's units; the CTA merges those whose last partial this was, and leaves their counters at zero. `complete` is one
 /// shared word. All threads call it, after the CTA's partials are written.
-template <DType kType, bool kSum, bool kInTurn>
+template <class V, DType kType, bool kInTurn>
 __device__ __forceinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
   const int warp = int(threadIdx.x) >> 5, warps = int(blockDim.x) >> 5, lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
@@ -172,7 +181,7 @@ __device__ __forceinline__ void block_arrive(const AttendArgs& args, const PlanV
       ptx::fence_acq_rel_gpu();
       const MergeUnit unit = plan.units[plan.touches[item.touch_begin + t0 + __ffs(int(left)) - 1]];
       for (int r = warp; r < unit.row_count * unit.kv_head_count; r += warps) {
-        warp_merge_row<kType, kSum, kInTurn>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
+        warp_merge_row<V, kType, kInTurn>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
       }
     }
   }

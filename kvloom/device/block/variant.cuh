@@ -38,6 +38,10 @@ KVLOOM_HD constexpr bool has_weight() {
   return requires(float s, const VariantParams& p) { V::weight(s, p); };
 }
 template <class V>
+KVLOOM_HD constexpr bool has_finish() {
+  return requires(float lse, const VariantParams& p) { V::finish(lse, 0, p); };
+}
+template <class V>
 KVLOOM_HD constexpr bool has_query() {
   return requires(float x, const Coord& c, const HookParams& p) { V::query(x, x, 0, c, p); };
 }

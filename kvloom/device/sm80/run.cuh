@@ -34,7 +34,7 @@ __device__ __forceinline__ void block_item(const AttendArgs& args, const PlanVie
 #pragma unroll 1
   for (int h = 0; h < m.item.kv_head_count; ++h) block_item_head<C, V>(args, plan, m.item.kv_head + h, m);
   if (m.item.partial_row < 0) return;
-  block::block_arrive<C.o_dtype, block::has_weight<V>(), C.fixed_split>(args, plan, m.item, C.head_dim_vo, &m.complete);
+  block::block_arrive<V, C.o_dtype, C.fixed_split>(args, plan, m.item, C.head_dim_vo, &m.complete);
 }
 
 /// Item `i` and its group into shared memory, by all threads: no one waits for the other's words.

@@ -111,7 +111,7 @@ __device__ __forceinline__ void store_row(const AttendArgs& args, const ChunkPla
   const bool final = place.partial_row < 0;
   const int64_t at = int64_t(place.partial_row) + int64_t(kv_head - m.item.kv_head) * m.item.row_count + r;
   block::RowOutput out{reinterpret_cast<char*>(args.scratch.partial_o + at * C.head_dim_vo), args.scratch.partial_lse + at, 1.0f, lse};
-  if (final) out = block::row_output(args, m.row[r].token, m.row[r].q_head, lse, size_of(C.o_dtype));
+  if (final) out = block::row_output<V>(args, m.row[r].token, m.row[r].q_head, lse, size_of(C.o_dtype));
 #pragma unroll
   for (int d = 0; d < kDimTiles; d += 2) {
     const float a = o[d][2 * h], b = o[d][2 * h + 1], c = o[d + 1][2 * h], e = o[d + 1][2 * h + 1];

@@ -1,0 +1,105 @@
+#include "kvloom/jit/host_compiler.h"
+
+#include "kvloom/support/files.h"
+#include "kvloom/support/format.h"
+#include "kvloom/support/process.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace kvloom::jit {
+namespace {
+
+constexpr const char* kNames[] = {"c++", "g++", "clang++"};
+
+/// A folder for the compiler's files, gone with it.
+class WorkFolder {
+ public:
+  WorkFolder() {
+    const std::string base = environment("TMPDIR");
+    path_ = (base.empty() ? "/tmp" : base) + "/kvloom-XXXXXX";
+    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+  }
+  ~WorkFolder() {
+    if (path_.empty()) return;
+    for (const char* name : {"/variant.cc", "/variant.so"}) ::unlink((path_ + name).c_str());
+    ::rmdir(path_.c_str());
+  }
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+/// "g++ 12.2.0" of the first line of --version; "" if that is no C++ compiler's.
+std::string version_of(const std::string& path) {
+  const ProcessResult r = run_process({path, "--version"});
+  const std::string line = r.output.substr(0, r.output.find('\n'));
+  const bool clang = line.find("clang") != std::string::npos;
+  // clang: "... clang version 14.0.6 ..."; g++: the first line ends with the number.
+  const size_t at = clang ? line.find("version ") : line.rfind(' ');
+  if (r.status != 0 || at == std::string::npos) return "";
+  const size_t begin = at + (clang ? 8 : 1);
+  const std::string number = line.substr(begin, line.find_first_not_of("0123456789.", begin) - begin);
+  return number.empty() ? "" : (clang ? "clang++ " : "g++ ") + number;
+}
+
+}  // namespace
+
+HostCompiler* HostCompiler::search(const std::string& asked, std::string& why) {
+  std::string tried;
+  for (const char* name : kNames) {
+    if (!asked.empty() && name != kNames[0]) break;
+    HostCompiler found;
+    found.path_ = find_program(asked.empty() ? name : asked);
+    if (!found.path_.empty()) found.version_ = version_of(found.path_);
+    if (!found.version_.empty()) return new HostCompiler(found);
+    tried += (tried.empty() ? "" : ", ") + (asked.empty() ? std::string(name) : asked);
+  }
+  why = asked.empty() ? kvloom::format("no C++ compiler: looked for {} on the PATH; install g++ or clang++, or name one in KVLOOM_CXX", tried)
+                      : kvloom::format("no C++ compiler: KVLOOM_CXX names {}, which is none; name g++ or clang++ by path or by name", tried);
+  return nullptr;
+}
+
+const HostCompiler* HostCompiler::find(std::string& why) {
+  struct Found {
+    const HostCompiler* compiler;
+    std::string why;
+  };
+  static std::mutex mutex;
+  static auto* const known = new std::map<std::string, Found>;  // by KVLOOM_CXX
+  const std::string asked = environment("KVLOOM_CXX");
+  std::lock_guard lock(mutex);
+  auto at = known->find(asked);
+  if (at == known->end()) {
+    Found f{nullptr, ""};
+    f.compiler = search(asked, f.why);
+    at = known->emplace(asked, f).first;
+  }
+  why = at->second.why;
+  return at->second.compiler;
+}
+
+bool HostCompiler::compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log) const {
+  const WorkFolder folder;
+  const std::string source = folder.path() + "/variant.cc", target = folder.path() + "/variant.so";
+  if (folder.path().empty() || !publish_file(source, text, log)) {
+    log = "no folder to work in: name one that can be written in TMPDIR (" + log + ")";
+    return false;
+  }
+  std::vector<std::string> words{path_};
+  words.insert(words.end(), options.begin(), options.end());
+  words.insert(words.end(), {source, "-o", target});
+  const ProcessResult r = run_process(words);
+  log = r.output;
+  if (!r.started || r.status != 0) return false;
+  return read_file(target, object, log);
+}
+
+}  // namespace kvloom::jit

@@ -1,0 +1,136 @@
+#include "kvloom/jit/host_unit.h"
+
+#include "kvloom/jit/sources.h"
+#include "kvloom/support/format.h"
+
+#include <set>
+#include <string_view>
+
+namespace kvloom::jit {
+namespace {
+
+constexpr std::string_view kInclude = "#include \"", kMacro = "KVLOOM_VARIANT(";
+
+/// Calls f(line, its number from 1) for every line, without its end.
+template <class F>
+void for_each_line(std::string_view text, F&& f) {
+  for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    f(text.substr(begin, end - begin), number);
+    begin = end + 1;
+  }
+}
+
+/// The name between the quotes of an #include line; "" if it is none.
+std::string_view included(std::string_view line) {
+  while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
+  if (!line.starts_with(kInclude)) return {};
+  line.remove_prefix(kInclude.size());
+  return line.substr(0, line.find('"'));
+}
+
+/// Appends a header and, before its lines, what those include; `seen`: what is there already.
+void append_header(std::string_view name, std::set<std::string_view>& seen, std::string& to) {
+  if (!seen.insert(name).second) return;
+  for (const SourceText& s : host_sources()) {
+    if (name != s.name) continue;
+    to += kvloom::format("#line 1 \"{}\"\n", s.name);
+    for_each_line(s.text, [&](std::string_view line, size_t number) {
+      const std::string_view inner = included(line);
+      if (!inner.empty()) {
+        append_header(inner, seen, to);
+        to += kvloom::format("#line {} \"{}\"\n", number + 1, s.name);
+      } else if (line != "#pragma once") {
+        to.append(line).append("\n");
+      } else {
+        to += "\n";
+      }
+    });
+    return;
+  }
+}
+
+bool is_embedded(std::string_view name) {
+  for (const SourceText& s : host_sources()) {
+    if (name == s.name) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string with_headers(const std::string& text) {
+  std::string out;
+  std::set<std::string_view> seen;
+  for_each_line(text, [&](std::string_view line, size_t) {
+    const std::string_view name = included(line);
+    if (!is_embedded(name)) {
+      out.append(line).append("\n");
+    } else if (seen.contains(name)) {
+      out += "\n";  // a line of the user's own text: those below it keep their numbers
+    } else {
+      append_header(name, seen, out);
+    }
+  });
+  return out;
+}
+
+std::string name_in(const std::string& text) {
+  std::string name;
+  for_each_line(text, [&](std::string_view line, size_t) {
+    if (!line.starts_with(kMacro) || !name.empty()) return;
+    line.remove_prefix(kMacro.size());
+    name = line.substr(0, line.find(')'));
+  });
+  while (!name.empty() && name.front() == ' ') name.erase(0, 1);
+  while (!name.empty() && name.back() == ' ') name.pop_back();
+  const size_t scope = name.rfind("::");
+  return scope == std::string::npos ? name : name.substr(scope + 2);
+}
+
+std::string text_fault(const std::string& text) {
+  std::string fault;
+  if (text.find('\0') != std::string::npos) return "got a byte of zero in the text, wanted C++";
+  for_each_line(text, [&](std::string_view line, size_t number) {
+    const std::string_view name = included(line);
+    if (name.empty() || is_embedded(name) || !fault.empty()) return;
+    fault = kvloom::format("line {}: got #include \"{}\", wanted none but of the library's own headers (\"kvloom/attn/exp.h\"); a variant is "
+                           "one text, put what it needs into it",
+                           number, name);
+  });
+  if (!fault.empty()) return fault;
+  if (name_in(text).empty()) {
+    return "got no line KVLOOM_VARIANT(NAME), wanted one that names the struct with the hooks, after it and at the beginning of the line";
+  }
+  return "";
+}
+
+std::vector<std::string> host_options(const HostTarget& target) {
+  // No contraction, as everywhere in the library: a sum of products is the same roundings in every build.
+  std::vector<std::string> options{"-std=c++20",           "-O3",  "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno",
+                                   "-fvisibility=hidden", "-Wno-unused-function"};
+  options.insert(options.end(), target.options.begin(), target.options.end());
+  return options;
+}
+
+Unit host_unit(const VariantSpec& spec, const HostTarget& target) {
+  const UserVariant& user = *spec.user;
+  std::string key = std::string("variant.") + user.name;
+  for (const auto& [there, word] : {std::pair{spec.alibi, "alibi"}, {spec.soft_cap > 0.0f, "softcap"}, {spec.custom_mask, "mask"},
+                                    {spec.reduction == Reduction::sum && user.reduction != Reduction::sum, "sigmoid"}}) {
+    if (there) key += std::string(".") + word;
+  }
+  VariantSpec scored = spec;
+  scored.rope.mode = RopeMode::none;  // queries and keys are turned before they are multiplied, by the library
+  std::string text = kvloom::format("// {}, for CPU target {}\n#define KVLOOM_TARGET {}\n#include \"kvloom/cpu/user_stage.inl\"\n", key,
+                                    target.name, target.name);
+  text += variant_headers(scored);
+  for_each_line(user.text, [&](std::string_view line, size_t) {
+    if (is_embedded(included(line))) text += kvloom::format("#include \"{}\"\n", included(line));
+  });
+  text += user_text(user);
+  text += kvloom::format("#line 1 \"the end of {}\"\nKVLOOM_USER_STAGE({})\n", key, variant_type(scored));
+  return {key, with_headers(text)};
+}
+
+}  // namespace kvloom::jit

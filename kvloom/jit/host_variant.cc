@@ -1,0 +1,108 @@
+#include "kvloom/jit/host_variant.h"
+
+#include "kvloom/jit/cache.h"
+#include "kvloom/jit/host_compiler.h"
+#include "kvloom/jit/shared_library.h"
+#include "kvloom/support/check.h"
+#include "kvloom/support/files.h"
+#include "kvloom/support/hash.h"
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace kvloom::jit {
+namespace {
+
+bool no_jit() { return environment("KVLOOM_NO_JIT") == "1"; }
+bool is_quiet() { return environment("KVLOOM_JIT_QUIET") == "1"; }
+
+CacheName host_cache_name(const Unit& unit, const HostTarget& target) {
+  Sha256 hash;
+  hash.add_field(unit.text);
+  for (const std::string& option : host_options(target)) hash.add_field(option);
+  CacheName name{unit.key, target.name, hash.hex(), ""};
+  std::string why;
+  if (const HostCompiler* compiler = no_jit() ? nullptr : HostCompiler::find(why)) name.compiler = compiler->version();
+  return name;
+}
+
+void say_waiting(const std::string& key) {
+  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: another process compiles it, waiting\n", key.c_str());
+}
+
+std::string compile_aloud(const Unit& unit, const HostTarget& target) {
+  std::string why, object, log;
+  const HostCompiler* const compiler = HostCompiler::find(why);
+  if (compiler == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", unit.key, why);
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<std::string> options = host_options(target);
+  if (!compiler->compile(unit.text, options, object, log)) {
+    std::string words;
+    for (const std::string& option : options) words += " " + option;
+    fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key, compiler->version(),
+         log, target.name, compiler->path(), words);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiled for %s in %.2f s\n", unit.key.c_str(), target.name, seconds);
+  return object;
+}
+
+std::string object_of(const Unit& unit, const HostTarget& target) {
+  const Cache cache = Cache::of_environment();
+  const CacheName name = host_cache_name(unit, target);
+  if (!no_jit()) {
+    return cache.find_or_make(
+        name, [&] { return compile_aloud(unit, target); }, say_waiting);
+  }
+  std::string object;
+  if (cache.find(name, object)) return object;
+  fail(ErrorCode::unsupported,
+       "jit: {}: got no compiled variant for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; use it once on a machine with a "
+       "C++ compiler and the same library, and bring its cache here, or unset KVLOOM_NO_JIT",
+       unit.key, target.name, cache.folder().empty() ? "there is none" : cache.folder());
+}
+
+HostVariant load(const Unit& unit, const HostTarget& target) {
+  std::string why;
+  // For the life of the process: engines, plans and interned variants point into it.
+  auto* const library = new SharedLibrary(SharedLibrary::open_bytes(object_of(unit, target), why));
+  HostVariant v;
+  void (*describe)(UserVariant*) = nullptr;
+  if (!*library || !library->find(describe, "kvloom_user_variant", why) || !library->find(v.stage, "kvloom_user_stage", why)) {
+    fail(ErrorCode::io, "jit: {}: got a shared object that can't be loaded ({}), wanted one of this machine; remove the cache ({})", unit.key,
+         why, "kvloom cache clear");
+  }
+  describe(&v.facts);
+  return v;
+}
+
+}  // namespace
+
+const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
+  struct Slot {
+    std::mutex mutex;
+    std::unique_ptr<const HostVariant> variant;
+  };
+  static std::mutex mutex;
+  static auto* const slots = new std::map<std::string, std::unique_ptr<Slot>>;
+  Slot* slot;
+  {
+    std::lock_guard lock(mutex);
+    std::unique_ptr<Slot>& at = (*slots)[unit.text];
+    if (!at) at = std::make_unique<Slot>();
+    slot = at.get();
+  }
+  std::lock_guard lock(slot->mutex);
+  if (!slot->variant) slot->variant = std::make_unique<const HostVariant>(load(unit, target));
+  return *slot->variant;
+}
+
+bool is_host_cached(const Unit& unit, const HostTarget& target) {
+  std::string object;
+  return Cache::of_environment().find(host_cache_name(unit, target), object);
+}
+
+}  // namespace kvloom::jit
