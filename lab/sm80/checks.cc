@@ -52,6 +52,7 @@ bool conform(Case& c, const UnitInfo& u, int64_t i) {
   if (!u.alibi) v.alibi = false;
   v.soft_cap = u.softcap ? (v.soft_cap > 0.0f ? v.soft_cap : 30.0f) : 0.0f;
   if (u.sigmoid) c.want_lse = false;
+  if (u.user) bend_for_user(c, variant_from_file(u.user));
   return true;
 }
 
@@ -247,12 +248,13 @@ int main(int argc, char** argv) {
         CaseData data(c);
         if (!aligned(data.params(), c.spec)) continue;
         std::vector<double> ro, rl;
-        data.reference(ro, rl);
+        std::vector<double> spread;
+        data.reference(ro, rl, &spread);
         std::vector<float> o, lse, o2, lse2;
         Verdict v = run(data, u, how, o, lse);
         fault = v.fault;
         if (fault.empty()) {
-          v = judge(c, u, o, lse, ro, rl, data.fp32_growth());
+          v = judge(c, u, o, lse, ro, rl, data.fp32_growth(spread));
           fault = v.fault;
           if (c.total_tokens() * u.vo > 256) whole = std::max(whole, v.whole);
           worst = std::max(worst, v.worst), lse_off = std::max(lse_off, v.lse);

@@ -16,6 +16,7 @@ struct UnitInfo {
   DType q, kv, o;
   bool paged, fixed, alibi, softcap, mask, sigmoid;
   int rope;  // RopeMode
+  const char* user = nullptr;  // file of a user's variant; on the emulator alone, which reads parameters where they lie
 };
 const std::vector<UnitInfo>& all_units();
 

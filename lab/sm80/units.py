@@ -7,7 +7,7 @@ SMALL = ".tile_rows = 16, .tile_kv = 64, .warps_rows = 1, .warps_kv = 4"
 LARGE = ".tile_rows = 128, .tile_kv = 64, .warps_rows = 4, .warps_kv = 1"
 
 
-def unit(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", paged=True, fixed=False, rows=None, memory="", compute=""):
+def unit(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", paged=True, fixed=False, rows=None, memory="", compute="", user=None):
     dims = f".head_dim_qk = {qk}, .head_dim_vo = {vo}, .q_dtype = kvloom::DType::{q}, .kv_dtype = kvloom::DType::{kv}, .o_dtype = kvloom::DType::{o}"
     rest = f".paged = {str(paged).lower()}, .fixed_split = {str(fixed).lower()}"
     # Designated initialisers must stand in order: tiles, stages, CTAs, storage, then what is tried.
@@ -17,7 +17,7 @@ def unit(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", p
                  ".ctas_per_sm", ".paged", ".fixed_split", ".q_in_registers", ".slice_keys", ".overlap_slices", ".place_fp8_values", ".loads_ahead"]
         assert not set(parts) - set(order), set(parts) - set(order)
         return ", ".join(f"{k} = {parts[k]}" for k in order if k in parts)
-    return dict(name=name, variant=variant, qk=qk, vo=vo, q=q, kv=kv, o=o, paged=paged, fixed=fixed, memory=config(memory, SMALL + ", .ctas_per_sm = 3, .q_in_registers = true"),
+    return dict(name=name, user=user, variant=variant, qk=qk, vo=vo, q=q, kv=kv, o=o, paged=paged, fixed=fixed, memory=config(memory, SMALL + ", .ctas_per_sm = 3, .q_in_registers = true"),
                 compute=config(compute, LARGE + ", .ctas_per_sm = 2, .slice_keys = 32"))
 
 
@@ -62,6 +62,13 @@ CHECKS = [
 ]
 
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+EXAMPLES = sorted(p.stem for p in (ROOT / "examples/variants").glob("*.h"))
+USER = [unit(f"user_{e}", "User<Chosen>", user=e) for e in EXAMPLES]
+USER += [unit(f"user_{e}_fixed_f32", "User<Chosen>", user=e, qk=64, vo=64, o="f32", fixed=True, memory=".ctas_per_sm = 2") for e in EXAMPLES]
+USER += [unit(f"user_{e}_with_others", "Compose<Alibi, SoftCap, User<Chosen>>", user=e, qk=64, vo=64, kv="e4m3") for e in EXAMPLES]
+
+
 def chosen(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", paged=True, fixed=False, shared=233472):
     """A unit as the product makes it: tiles by choose.h."""
     u = unit(name, variant, qk, vo, q, kv, o, paged, fixed)
@@ -83,7 +90,9 @@ CHECKS += [
 
 
 def text(u):
-    headers = "".join(f'#include "kvloom/variants/{h}.h"\n' for h in ("plain", "alibi", "soft_cap", "custom_mask", "sigmoid", "rope", "compose"))
+    headers = "".join(f'#include "kvloom/variants/{h}.h"\n' for h in ("plain", "alibi", "soft_cap", "custom_mask", "sigmoid", "rope", "compose", "user"))
+    if u["user"]:
+        headers += f'#line 1 "{u["user"]}.h"\n' + (ROOT / "examples/variants" / (u["user"] + ".h")).read_text() + '#line 1 "unit"\n'
     return (f'#include "kvloom/device/sm80/unit.cuh"\n{headers}\nnamespace {{\nusing namespace kvloom::variants;\nusing Variant = {u["variant"]};\n'
             f'constexpr kvloom::sm80::AttendConfig kMemory{{{u["memory"]}}};\nconstexpr kvloom::sm80::AttendConfig kCompute{{{u["compute"]}}};\n}}  // namespace\n\n'
             + entries(u.get("only")))
@@ -102,15 +111,16 @@ def entries(only):
 def row(u):
     v = u["variant"]
     rope = 2 if "half_split" in v else 1 if "interleaved" in v else 0
+    user = f'"examples/variants/{u["user"]}.h"' if u["user"] else "nullptr"
     return (f'{{"{u["name"]}", {u["qk"]}, {u["vo"]}, DType::{u["q"]}, DType::{u["kv"]}, DType::{u["o"]}, {str(u["paged"]).lower()}, {str(u["fixed"]).lower()}, '
-            f'{str("Alibi" in v).lower()}, {str("SoftCap" in v).lower()}, {str("CustomMask" in v).lower()}, {str("Sigmoid" in v).lower()}, {rope}}},')
+            f'{str("Alibi" in v).lower()}, {str("SoftCap" in v).lower()}, {str("CustomMask" in v).lower()}, {str("Sigmoid" in v).lower()}, {rope}, {user}}},')
 
 
 def main():
     out = pathlib.Path(sys.argv[1])
     out.mkdir(parents=True, exist_ok=True)
     from speed_units import speed
-    groups = {"checks": CHECKS, "speed": speed(unit)}
+    groups = {"checks": CHECKS, "user": USER, "speed": speed(unit)}
     units = [u for g, us in groups.items() for u in us if len(sys.argv) < 3 or u["name"] in sys.argv[2:] or g in sys.argv[2:]]
     for u in units:
         path = out / (u["name"] + ".cu")

@@ -1,5 +1,6 @@
 #include "tests/support/step.h"
 
+#include "kvloom/api/param_binding.h"
 #include "kvloom/contract/params.h"
 #include "kvloom/ref/ref.h"
 
@@ -105,6 +106,7 @@ AttendParams params_for_ref(const Step& s) {
   p.variant.mask_indptr = t.mask_indptr;
   p.variant.mask_kv_len = s.kv_len.data();
   p.variant.scale = t.scale;
+  p.variant.user = api::bind_params(s.spec.variant.user, t.params, {s.spec.num_qo_heads, s.spec.num_kv_heads, int64_t(s.requests.size())});
   p.bare_state = t.bare_state;
   return p;
 }

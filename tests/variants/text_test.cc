@@ -1,0 +1,125 @@
+// What is said of a text that is no variant: the user's file and line, and one sentence; and where compiled ones are kept.
+#include "kvloom/api/kernels.h"
+#include "kvloom/jit/host_compiler.h"
+#include "tests/jit/temporary_folder.h"
+#include "tests/variants/variant_texts.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace kvloom::test {
+namespace {
+
+/// The error of a struct with this body.
+std::string error_of_body(const std::string& body) {
+  return error_of([&] { variant_from_text("struct Mine {\n" + body + "\n};\nKVLOOM_VARIANT(Mine)\n", "mine.h"); });
+}
+
+TEST(Text, ErrorsNameTheUsersFileAndLine) {
+  const std::string text = error_of_body("  static float logit(float score, const kvloom::Coord& c) {\n    return scor + float(c.kv_pos);\n  }");
+  EXPECT_TRUE(has(text, "variant.Mine")) << text;
+  EXPECT_TRUE(has(text, "mine.h:3:")) << text;
+  EXPECT_TRUE(has(text, "scor")) << text;
+  // An include of the library's own does not move the lines below it.
+  const std::string later = error_of([] {
+    variant_from_text("#include \"kvloom/variants/rope.h\"\n#include \"kvloom/attn/exp.h\"\nstruct Mine {\n  static bool keep(const kvloom::Coord&) { return nonsense; }\n};\nKVLOOM_VARIANT(Mine)\n",
+                      "below.h");
+  });
+  EXPECT_TRUE(has(later, "below.h:4:")) << later;
+}
+
+TEST(Text, EveryFaultIsOneSentence) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"", "a variant has at least one of logit, keep, weight, finish and range"},
+      {"  static float logit(float score) { return score; }", "the logit hook is: static float logit("},
+      {"  static double logit(float score, const kvloom::Coord&) { return score; }", "the logit hook is: static float logit("},
+      {"  static int keep(const kvloom::Coord&) { return 1; }", "the keep hook is: static bool keep("},
+      {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float weight(float x) { return x; }",
+       "the weight hook and reduction = kvloom::Reduction::sum go together"},
+      {"  static constexpr kvloom::Reduction reduction = kvloom::Reduction::sum;\n  static bool keep(const kvloom::Coord&) { return true; }",
+       "the weight hook and reduction = kvloom::Reduction::sum go together"},
+      {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float finish(float lse, int32_t) { return lse; }",
+       "the finish hook is: static kvloom::RowFinish finish("},
+      {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float slope(const kvloom::Coord&) { return 1.0f; }",
+       "the slope hook stands beside a logit hook"},
+      {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float score(float s, const kvloom::Coord&) { return s; }",
+       "the hooks are called logit, keep, weight, slope and finish"},
+      {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float query(float x) { return x; }",
+       "fused RoPE is spec.variant.rope"},
+      {"  struct Params { float x; };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
+       "struct Params ends with KVLOOM_PARAMS("},
+      {"  struct Params { float x; float y; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
+       "KVLOOM_PARAMS names every member of Params, in their order"},
+      {"  struct Params { double x; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
+       "a parameter is a float, int32_t or int64_t, or an Array"},
+  };
+  for (const auto& [body, sentence] : faults) {
+    const std::string text = error_of_body(body);
+    EXPECT_TRUE(has(text, sentence)) << body << "\n" << text;
+    EXPECT_TRUE(has(text, "mine.h:")) << body << "\n" << text;
+  }
+}
+
+TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
+  const Environment none("KVLOOM_CXX", "/nowhere/c++");
+  EXPECT_TRUE(has(error_of([] { variant_from_text("struct Mine {};", "mine.h"); }), "variant mine.h: got no line KVLOOM_VARIANT(NAME)"));
+  EXPECT_TRUE(has(error_of([] { variant_from_text("\n#include \"my_own.h\"\nKVLOOM_VARIANT(Mine)\n", "mine.h"); }),
+                  "variant mine.h: line 2: got #include \"my_own.h\", wanted none but of the library's own"));
+  EXPECT_TRUE(has(error_of([] { variant_from_file("/nowhere/mine.h"); }, ErrorCode::io), "/nowhere/mine.h"));
+}
+
+std::string unique_text(const char* name) {
+  return std::string("// ") + name + " " + std::to_string(::getpid()) +
+         "\nstruct Mine {\n  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 2 == 0; }\n};\nKVLOOM_VARIANT(Mine)\n";
+}
+
+TEST(Text, AMissingCompilerIsNamed) {
+  const TemporaryFolder folder;
+  const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str()), none("KVLOOM_CXX", "/nowhere/c++");
+  const std::string text = error_of([] { variant_from_text(unique_text("missing")); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "KVLOOM_CXX names /nowhere/c++")) << text;
+  EXPECT_EQ(variant_compiler().version, "");
+}
+
+// What another process made serves, also where nothing may be compiled.
+TEST(Text, CompiledVariantsAreKept) {
+  const TemporaryFolder folder;
+  const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str());
+  const std::string text = unique_text("kept");
+  {
+    const Environment no_jit("KVLOOM_NO_JIT", "1");
+    const std::string missing = error_of([&] { variant_from_text(text); }, ErrorCode::unsupported);
+    EXPECT_TRUE(has(missing, "variant.Mine") && has(missing, folder.path())) << missing;
+  }
+  const pid_t child = ::fork();
+  if (child == 0) {
+    bool made = false;
+    try {
+      made = variant_from_text(text) != nullptr;
+    } catch (...) {
+    }
+    ::_exit(made ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ASSERT_EQ(cached_kernels().size(), 1u);
+  EXPECT_EQ(cached_kernels()[0].key, "variant.Mine");
+  const Environment no_jit("KVLOOM_NO_JIT", "1");
+  EXPECT_STREQ(variant_from_text(text)->name, "Mine");
+}
+
+TEST(Text, EveryCompilerHereServes) {
+  for (const char* name : {"g++", "clang++"}) {
+    const TemporaryFolder folder;
+    const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str()), asked("KVLOOM_CXX", name);
+    if (variant_compiler().version.empty()) continue;  // not installed
+    Step s = variant_step(variant_from_text(unique_text(name)));
+    s.make();
+    run_step(s);
+    expect_right(s, name);
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test
