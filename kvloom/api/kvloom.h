@@ -40,8 +40,7 @@ extern "C" {
 #define KVLOOM_VERSION_MAJOR 0
 #define KVLOOM_VERSION_MINOR 1
 #define KVLOOM_VERSION_PATCH 0
-/* Raised when a struct or function changes so that old callers would break. */
-#define KVLOOM_ABI 1
+#define KVLOOM_ABI 1 /* raised when a struct or function changes so that old callers would break */
 
 /* ---- status ------------------------------------------------------------------------------------------------------------------------ */
 
@@ -60,11 +59,9 @@ enum {
 /* The last failure of the calling thread: "where: what: got X, wanted Y; remedy". "" before the first. Valid until the thread's next
  * failing call. */
 const char* kvloom_last_error(void);
-/* "invalid argument", ... */
-const char* kvloom_status_name(kvloom_status status);
-/* "0.1.0", and KVLOOM_ABI, of the library (not of this header). */
-const char* kvloom_version(void);
-int32_t kvloom_abi(void);
+const char* kvloom_status_name(kvloom_status status); /* "invalid argument", ... */
+const char* kvloom_version(void);                     /* "0.1.0" of the library, not of this header */
+int32_t kvloom_abi(void);                             /* KVLOOM_ABI of the library */
 
 /* ---- tensors and index arrays ------------------------------------------------------------------------------------------------------ */
 
@@ -142,10 +139,8 @@ typedef struct kvloom_spec {
   int32_t reduction; /* KVLOOM_SOFTMAX, KVLOOM_SUM */
   float sigmoid_bias;
   const kvloom_rope* rope; /* NULL: none; fused: Q and K are rotated as they are read */
-  /* A variant of one's own: C++ text with hooks (docs/variants.md), compiled now or found in the cache; both are read by the call alone.
-   * variant_text NULL: the text is read from variant_file; both NULL: none. Both given: the file's name is for messages. */
-  const char* variant_text;
-  const char* variant_file;
+  const char* variant_text; /* a variant of one's own: C++ text with hooks (docs/variants.md); NULL: that of variant_file */
+  const char* variant_file; /* with variant_text: its name in messages. Both NULL: none. Read by the call alone */
 } kvloom_spec;
 
 /* The worst batch that will ever be planned with the engine; buffers are sized by it. Defaults: 0. */
@@ -206,10 +201,8 @@ void kvloom_engine_destroy(kvloom_engine* engine);
 
 /* The key of the kernel that runs it ("attend.cpu-avx2.bf16.d128.paged.causal"), owned by the engine; NULL for NULL. */
 const char* kvloom_engine_kernel_key(const kvloom_engine* engine);
-/* KVLOOM_CPU or KVLOOM_CUDA; -1 for NULL. */
-int32_t kvloom_engine_backend(const kvloom_engine* engine);
-/* Ordinal of the engine's GPU; -1 where it has none. */
-int32_t kvloom_engine_device(const kvloom_engine* engine);
+int32_t kvloom_engine_backend(const kvloom_engine* engine); /* KVLOOM_CPU or KVLOOM_CUDA; -1 for NULL */
+int32_t kvloom_engine_device(const kvloom_engine* engine);  /* ordinal of its GPU; -1 where it has none */
 /* Kernels considered and why they were declined, tiles, FLOP a byte, the roof that binds. */
 kvloom_status kvloom_engine_explain(const kvloom_engine* engine, char** text);
 
@@ -266,8 +259,7 @@ kvloom_status kvloom_plan_upload(kvloom_engine* engine, kvloom_plan* plan, void*
 
 /* The plan's bytes (docs/plan_format.md), owned by the plan: equal input gives equal bytes on every machine. */
 kvloom_status kvloom_plan_bytes(const kvloom_plan* plan, const void** data, int64_t* size);
-/* What a captured graph must match to be replayed with this plan. */
-kvloom_status kvloom_plan_graph_key(const kvloom_plan* plan, uint64_t* key);
+kvloom_status kvloom_plan_graph_key(const kvloom_plan* plan, uint64_t* key); /* what a captured graph must match to be replayed with it */
 /* The schedule as text, as JSON, and as an SVG picture with a lane a CTA. */
 kvloom_status kvloom_plan_explain(const kvloom_plan* plan, char** text);
 kvloom_status kvloom_plan_json(const kvloom_plan* plan, char** json);
@@ -288,11 +280,10 @@ typedef struct kvloom_scales {
 } kvloom_scales;
 void kvloom_scales_init(kvloom_scales* scales, size_t struct_size);
 
-/* A value for a parameter of the spec's variant. tensor NULL: a number. Else an array of float32, int32, int64 or uint8, any strides, where
- * the engine runs; read in place. */
+/* A value for a parameter of the spec's variant. */
 typedef struct kvloom_param {
   const char* name;
-  const kvloom_tensor* tensor;
+  const kvloom_tensor* tensor; /* float32, int32, int64 or uint8, any strides, where the engine runs, read in place; NULL: a number */
   double number;
 } kvloom_param;
 
