@@ -28,6 +28,7 @@ struct GpuBenchRow {
   double tflops = 0;                             // 2 (head_dim_qk + head_dim_vo) x kept (row, key) pairs
   double plan_us = 0;                            // host, median
   double run_host_us = 0;                        // host, of a run() call, median
+  int runs = 1;                                  // in a graph whose time was taken: a row is the share of one
   int64_t plan_bytes = 0;                        // that go to the device
 };
 

@@ -11,7 +11,6 @@ namespace {
 constexpr int32_t kMaxDim = 256;                 // of one warp's rows
 constexpr int32_t kWideQk = 576, kWideVo = 512;  // MLA: the one pair beyond it
 constexpr int32_t kMemoryRows = 16;              // packed rows of the memory class
-constexpr double kEstimateSlack = 1.03;
 constexpr double kBytesPerNs = 65.0;   // that an SM reads where all of them do (docs: lab notes, H200)
 constexpr double kFlopPerNs = 3000.0;  // that an SM does in mma.sync on such steps
 
@@ -25,9 +24,7 @@ sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   u.paged = s.storage == Storage::paged;
   u.fixed_split = fixed_split;
   u.rotates_keys = s.variant.rope.mode != RopeMode::none;
-  // The family's estimate of a CTA is rounded up by a few percent, which would cost a second CTA that does fit. What really fits is asked
-  // of the driver when the unit is loaded.
-  u.shared_per_sm = int32_t(g.shared_bytes_sm * kEstimateSlack);
+  u.shared_per_sm = g.shared_bytes_sm;
   return u;
 }
 
@@ -35,10 +32,10 @@ sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 std::string config_text(const sm80::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .q_dtype = kvloom::DType::{}, .kv_dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, "
-      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .stages = {}, .ctas_per_sm = {}, .paged = {}, .fixed_split = {}, "
-      ".q_in_registers = {}, .slice_keys = {}",
+      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .stages = {}, .ahead = {}, .ctas_per_sm = {}, .paged = {}, .fixed_split = {}, "
+      ".q_in_registers = {}",
       c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.warps_rows,
-      c.warps_kv, c.stages, c.ctas_per_sm, c.paged, c.fixed_split, c.q_in_registers, c.slice_keys);
+      c.warps_kv, c.stages, c.ahead, c.ctas_per_sm, c.paged, c.fixed_split, c.q_in_registers);
 }
 
 std::string dim_refusal(const AttentionSpec& s) {
@@ -82,13 +79,15 @@ void sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& 
   m.tile_rows = memory.tile_rows;
   m.tile_kv = memory.tile_kv;
   m.cost_per_token = int32_t(dims * size_of(s.kv_dtype) * memory.ctas_per_sm / kBytesPerNs) + 1;
-  m.cost_per_item = 300;
+  m.cost_per_item = 2500 / memory.ctas_per_sm;  // from the item's words to its first key, and its end; with two CTAs half of it is hidden
   KernelClass& c = config.classes[1];
   c = KernelClass{};
   c.tile_rows = compute.tile_rows;
   c.tile_kv = compute.tile_kv;
   c.cost_per_token = int32_t(2.0 * dims * compute.tile_rows * compute.ctas_per_sm / kFlopPerNs) + 1;
-  c.cost_per_item = 1000;
+  c.cost_per_item = 4000;
+  config.cost_partial = 1000;
+  config.cost_merge = 2500;
   config.compute_rows_above = kMemoryRows;
   config.num_ctas = g.num_sms * min_of(memory.ctas_per_sm, compute.ctas_per_sm);
 }

@@ -11,40 +11,28 @@ def memory(unit, name, text="", variant="Plain", **more):
 
 ROPE = "Rope<kvloom::RopeMode::half_split>"
 C256 = ".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1"
-C256x128 = C256 + ", .tile_kv = 128"
-C192 = ".tile_rows = 192, .warps_rows = 12, .ctas_per_sm = 1, .slice_keys = 0"
+DRIFT = C256 + ", .stages = 3, .ahead = 1"
 
 
 def speed(unit):
     wide = ".tile_kv = 32, .ctas_per_sm = 1, .q_in_registers = false"
     return [
-        compute(unit, "c_s32"),
-        compute(unit, "c_s32_r", paged=False),
-        compute(unit, "c_whole", ".slice_keys = 0"),
-        compute(unit, "c_whole_r", ".slice_keys = 0", paged=False),
-        compute(unit, "c_256", C256 + ", .stages = 3"),
-        compute(unit, "c_256s2", C256),
-        compute(unit, "c_256r", C256 + ", .stages = 3", paged=False),
-        compute(unit, "c_256_whole", C256 + ", .stages = 3, .slice_keys = 0"),
-        compute(unit, "c_256x128", C256x128),
-        compute(unit, "c_256x128r", C256x128, paged=False),
-        compute(unit, "c_256x128w", C256x128 + ", .slice_keys = 64, .overlap_slices = false"),
-        compute(unit, "c_256x128wr", C256x128 + ", .slice_keys = 64, .overlap_slices = false", paged=False),
-        compute(unit, "c_256x128w32", C256x128 + ", .slice_keys = 32, .overlap_slices = false"),
-        compute(unit, "c_w32", ".slice_keys = 32, .overlap_slices = false"),
-        compute(unit, "c_192", C192),
-        compute(unit, "c_192x128", C192 + ", .tile_kv = 128"),
-        compute(unit, "c_192s32", C192.replace("slice_keys = 0", "slice_keys = 32")),
+        compute(unit, "c_128"),
+        compute(unit, "c_128_r", paged=False),
+        compute(unit, "c_drift", DRIFT),
+        compute(unit, "c_drift_r", DRIFT, paged=False),
+        compute(unit, "c_drift4", C256 + ", .stages = 4, .ahead = 2"),
+        compute(unit, "c_drift_l2", DRIFT + ", .loads_ahead = 2"),
         compute(unit, "c_alibi", variant="Alibi"),
         compute(unit, "c_softcap", variant="SoftCap"),
         compute(unit, "c_mask", variant="CustomMask"),
-        compute(unit, "c_alibi_whole", ".slice_keys = 0", variant="Alibi"),
-        compute(unit, "c_softcap_whole", ".slice_keys = 0", variant="SoftCap"),
-        compute(unit, "c_alibi_256", C256x128, variant="Alibi"),
-        compute(unit, "c_softcap_256", C256x128, variant="SoftCap"),
-        compute(unit, "c_mask_256", C256x128, variant="CustomMask"),
+        compute(unit, "c_alibi_drift", DRIFT, variant="Alibi"),
+        compute(unit, "c_softcap_drift", DRIFT, variant="SoftCap"),
+        compute(unit, "c_mask_drift", DRIFT, variant="CustomMask"),
         compute(unit, "c_rope", variant=ROPE),
         compute(unit, "c_e4m3", kv="e4m3"),
+        compute(unit, "c_rope_drift", DRIFT, variant=ROPE),
+        compute(unit, "c_e4m3_drift", DRIFT, kv="e4m3"),
         memory(unit, "m3"),
         memory(unit, "m3_r", paged=False),
         memory(unit, "m2s3", ".stages = 3, .ctas_per_sm = 2"),

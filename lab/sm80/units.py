@@ -13,27 +13,31 @@ def unit(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", p
     # Designated initialisers must stand in order: tiles, stages, CTAs, storage, then what is tried.
     def config(text, default):
         parts = dict(p.strip().split(" = ") for p in (dims + ", " + default + ", " + rest + (", " + text if text else "")).split(", ."[0:2]) if p.strip())
-        order = [".head_dim_qk", ".head_dim_vo", ".q_dtype", ".kv_dtype", ".o_dtype", ".tile_rows", ".tile_kv", ".warps_rows", ".warps_kv", ".stages",
-                 ".ctas_per_sm", ".paged", ".fixed_split", ".q_in_registers", ".slice_keys", ".overlap_slices", ".place_fp8_values", ".loads_ahead"]
+        order = [".head_dim_qk", ".head_dim_vo", ".q_dtype", ".kv_dtype", ".o_dtype", ".tile_rows", ".tile_kv", ".warps_rows", ".warps_kv", ".stages", ".ahead",
+                 ".ctas_per_sm", ".paged", ".fixed_split", ".q_in_registers", ".place_fp8_values", ".loads_ahead"]
         assert not set(parts) - set(order), set(parts) - set(order)
         return ", ".join(f"{k} = {parts[k]}" for k in order if k in parts)
     return dict(name=name, user=user, variant=variant, qk=qk, vo=vo, q=q, kv=kv, o=o, paged=paged, fixed=fixed, memory=config(memory, SMALL + ", .ctas_per_sm = 3, .q_in_registers = true"),
-                compute=config(compute, LARGE + ", .ctas_per_sm = 2, .slice_keys = 32"))
+                compute=config(compute, LARGE + ", .ctas_per_sm = 2"))
 
 
-WIDE = ".tile_kv = 32, .ctas_per_sm = 1, .q_in_registers = false, .tile_rows = 16, .warps_rows = 1, .warps_kv = 4, .slice_keys = 0"
+WIDE = ".tile_kv = 32, .ctas_per_sm = 1, .q_in_registers = false, .tile_rows = 16, .warps_rows = 1, .warps_kv = 4"
 ROPE_HALF = "Rope<kvloom::RopeMode::half_split>"
 ROPE_NEXT = "Rope<kvloom::RopeMode::interleaved>"
 CHECKS = [
     unit("plain"),
-    unit("plain_whole", compute=".slice_keys = 0", memory=".stages = 3, .ctas_per_sm = 2"),
+    unit("plain_whole", compute="", memory=".stages = 3, .ctas_per_sm = 2"),
     unit("ragged", paged=False),
     unit("rows64", compute=".tile_rows = 64"),
-    unit("rows256", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .tile_kv = 128", memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
-    unit("slices", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .tile_kv = 128, .slice_keys = 64, .overlap_slices = false",
-         memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
+    unit("rows256", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1", memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
+    unit("drift", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 3, .ahead = 1",
+         memory=".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),
+    unit("drift_softcap", "SoftCap", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 4, .ahead = 2",
+         memory=".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),
+    unit("drift_mask", "CustomMask", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 3, .ahead = 1",
+         memory=".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),
     unit("e4m3_cvt", kv="e4m3", memory=".place_fp8_values = false, .stages = 4, .ctas_per_sm = 2", compute=".place_fp8_values = false"),
-    unit("rows8w", compute=".warps_rows = 8, .slice_keys = 0", memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
+    unit("rows8w", compute=".warps_rows = 8", memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
     unit("f16_d64", qk=64, vo=64, q="f16", kv="f16", o="f16"),
     unit("d16_f32", qk=16, vo=16, o="f32"),
     unit("d80_f16o", qk=80, vo=80, o="f16"),

@@ -1,4 +1,4 @@
-// Masks that take more than a row's range: made by the whole CTA some tiles ahead, a word of 32 keys a (row, word), so that every bit is
+// Masks that take more than a row's range: made ahead by the warp that copies the keys, a word of 32 keys a (row, word), so that every bit is
 // asked for once, and keys that no row keeps are known before they would be read.
 #pragma once
 
@@ -7,12 +7,13 @@
 
 namespace kvloom::block {
 
-/// The masks of one tile, in shared memory.
-struct TileMask {
-  uint32_t* word;      // [tile rows][kWords]
-  uint32_t* live;      // [kWords] keys that some row keeps; zero on entry
-  uint32_t* full;      // stays 1 if every row keeps every key; one on entry
-  const int32_t* pos;  // [32 kWords] positions of the keys
+/// What is known of the keys that a warp copies of a tile, in shared memory.
+template <int kRows, int kWords>
+struct PartMask {
+  int32_t pos[32 * kWords];       // positions
+  uint32_t word[kRows * kWords];  // [row][word]: kept keys
+  uint32_t live[kWords];          // keys that some row keeps
+  uint32_t full;                  // 1: every row keeps every key
 };
 
 /// True if ranges alone don't say what a tile's rows keep together.
@@ -27,6 +28,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowG
   uint32_t word = kept.word(j);
   Coord c{row.request, row.q_index, row.q_pos, group.kv_index0 + j, 0, row.q_head, kv_head};
   if (group.kv_position != KvPosition::linear) {
+#pragma unroll 2
     for (int i = 0; i < 32; ++i) {
       if (!keeps(p.range, row.prefix, row.q_pos, pos[i])) word &= ~(1u << i);
     }
@@ -35,6 +37,7 @@ __device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowG
     c.kv_pos = pos[0];
     if (word) word &= V::keep32(c, p);
   } else if constexpr (has_keep<V>()) {
+#pragma unroll 1
     for (int i = 0; i < 32; ++i) {
       if (!(word >> i & 1)) continue;
       c.kv_index = group.kv_index0 + j + i;
@@ -45,20 +48,33 @@ __device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowG
   return word;
 }
 
-/// Fills `mask` for the tile that begins at list token `token0`.
-template <class V, int kTileRows, int kWords, int kThreads>
-__device__ __forceinline__ void block_make_masks(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows,
-                                                 int kv_head, int32_t token0, const TileMask& mask) {
-#pragma unroll 2
-  for (int i = int(threadIdx.x); i < kTileRows * kWords; i += kThreads) {
-    const int r = i / kWords, w = i % kWords;
+/// Fills `mask` for kKeys keys from list token `token0` on; its positions are there. Ends with a barrier of the warp.
+template <class V, int kKeys, int kRows, int kWords>
+__device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows, int kv_head,
+                                               int32_t token0, PartMask<kRows, kWords>& mask) {
+  static_assert(32 % kWords == 0 && kRows * kWords % 16 == 0);
+  constexpr uint32_t kAll = kKeys < 32 ? (1u << (kKeys & 31)) - 1u : ~0u;
+  const int lane = int(threadIdx.x) & 31, w = lane % kWords;  // a lane keeps to one word of the rows
+  uint32_t live = 0, full = kAll;
+#pragma unroll(has_keep32<V>() ? 4 : 1)
+  for (int i = lane; i < kRows * kWords; i += 32) {
+    const int r = i / kWords;
     const PackedRow row = rows.row[r];
     if (row.token < 0) continue;  // nobody looks
-    const uint32_t word = mask_word<V>(p, group, keys, row, rows.kept[r], kv_head, token0 + 32 * w, mask.pos + 32 * w);
+    const uint32_t word = kAll & mask_word<V>(p, group, keys, row, rows.kept[r], kv_head, token0 + 32 * w, mask.pos + 32 * w);
     mask.word[i] = word;
-    if (word) atomicOr(&mask.live[w], word);
-    if (~word) *mask.full = 0;
+    live |= word;
+    full &= word;
   }
+#pragma unroll
+  for (int away = kWords; away < 32; away *= 2) {
+    live |= __shfl_xor_sync(0xffffffffu, live, away);
+    full &= __shfl_xor_sync(0xffffffffu, full, away);
+  }
+  if (lane < kWords) mask.live[lane] = live;
+  const bool all = __all_sync(0xffffffffu, full == kAll);
+  if (lane == 0) mask.full = all;
+  __syncwarp();
 }
 
 }  // namespace kvloom::block

@@ -11,17 +11,40 @@ struct WarpKeys {
   int32_t token0;          // list token of the tile's first key
   int32_t key0;            // of the warp's first key in the tile
   int32_t kv_head;
-  const int32_t* pos;      // shared memory: positions of the tile's keys; read by logit hooks only
-  const uint32_t* mask;    // shared memory [tile rows][words], or nullptr: ranges say it all
-  int32_t words;           // a row of `mask`
+  int32_t pos0;            // position of the tile's first key, where positions are linear
+  // What masks and positions that are not ranges lie in: a part of the tile after the other, in shared memory; nullptr: ranges say it all.
+  const int32_t* pos;   // of the first part
+  const uint32_t* mask;
+  int32_t part_bytes;   // from one part to the next
+  int32_t part_keys;
+  int32_t words;        // of a row in a part
+
+  /// Position of a key of the tile.
+  __device__ __forceinline__ int32_t position(int32_t key) const { return pos ? part(pos, key)[key % part_keys] : pos0 + key; }
+  /// Kept keys of a row from `key` on: at least as many as a warp's scores have until the next word.
+  __device__ __forceinline__ uint32_t kept(int row, int32_t key) const {
+    return part(mask, key)[row * words + key % part_keys / 32] >> (key % part_keys % 32);
+  }
+
+ private:
+  template <class T>
+  __device__ __forceinline__ const T* part(const T* first, int32_t key) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + key / part_keys * part_bytes);
+  }
 };
 
 /// Keys key0 + 32 w .. of a row, bit i for key i; the lane's own are the bits 8 n + 2 (lane % 4) and the next.
 __device__ __forceinline__ uint32_t keep_word(const WarpKeys& keys, const KeptTokens& kept, int row, int w) {
   const int32_t key = keys.key0 + 32 * w;
-  if (keys.mask) return keys.mask[row * keys.words + (key >> 5)] >> (key & 31);
+  if (keys.mask) return keys.kept(row, key);
   return kept.word(keys.token0 + key);
 }
+
+/// What scores are multiplied by before anything else.
+struct ScoreFactors {
+  float hooks;   // where a hook gets them: q.k becomes its score
+  float others;  // where no hook does; 1, or the softmax's scale could not be folded into the exponentials
+};
 
 template <class V>
 __device__ __forceinline__ float weight_of(float logit, const VariantParams& p) {
@@ -33,7 +56,7 @@ __device__ __forceinline__ float weight_of(float logit, const VariantParams& p) 
 template <class V>
 __device__ __forceinline__ float hooked_logit(float score, const VariantParams& p, const PackedRow& r, const WarpKeys& keys, int column) {
   if constexpr (has_logit<V>()) {
-    score = V::logit(score, Coord{r.request, r.q_index, r.q_pos, keys.group->kv_index0 + keys.token0 + column, keys.pos[column], r.q_head, keys.kv_head}, p);
+    score = V::logit(score, Coord{r.request, r.q_index, r.q_pos, keys.group->kv_index0 + keys.token0 + column, keys.position(column), r.q_head, keys.kv_head}, p);
   }
   return weight_of<V>(score, p);
 }
@@ -41,14 +64,14 @@ __device__ __forceinline__ float hooked_logit(float score, const VariantParams& 
 /// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant. kSloped: the
 /// positions of the keys are consecutive, and the variant is a bias in proportion to the distance: two multiply-adds a score.
 template <class V, bool kCut, bool kSloped, int kKeyTiles>
-__device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, const VariantParams& p, float factor, const Rows& rows, int row,
+__device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row,
                                              const WarpKeys& keys) {
   constexpr float kMasked = has_weight<V>() ? 0.0f : neg_inf();
   const int quad = int(threadIdx.x) & 3;
   PackedRow r;
   if constexpr (has_logit<V>()) r = rows.row[row];
   float bias = 0.0f;  // of this lane's first key
-  if constexpr (kSloped) bias = r.slope * float(keys.group->kv_pos0 + keys.token0 + keys.key0 + 2 * quad - r.q_pos);
+  if constexpr (kSloped) bias = r.slope * float(keys.pos0 + keys.key0 + 2 * quad - r.q_pos);
 #pragma unroll
   for (int w = 0; w < ceil_div(kKeyTiles, 4); ++w) {
     uint32_t word = ~0u;
@@ -60,9 +83,11 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
         float& x = s[n][2 * h + e];
         const bool keep = !kCut || (word >> ((n & 3) * 8 + e) & 1u);
         if constexpr (kSloped) {
-          x = __fmaf_rn(x, factor, __fmaf_rn(r.slope, float(8 * n + e), bias));
+          x = __fmaf_rn(x, by.hooks, __fmaf_rn(r.slope, float(8 * n + e), bias));
         } else if constexpr (has_logit<V>() || has_weight<V>()) {
-          if (keep) x = hooked_logit<V>(x * factor, p, r, keys, keys.key0 + n * 8 + 2 * quad + e);
+          if (keep) x = hooked_logit<V>(x * by.hooks, p, r, keys, keys.key0 + n * 8 + 2 * quad + e);
+        } else {
+          x *= by.others;
         }
         if (kCut) x = keep ? x : kMasked;
       }
@@ -71,31 +96,31 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
 }
 
 template <class V, bool kCut, bool kSloped, int kRowTiles, int kKeyTiles>
-__device__ __forceinline__ void apply_to_rows(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, float factor, const Rows& rows, int row0,
+__device__ __forceinline__ void apply_to_rows(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row0,
                                               const WarpKeys& keys) {
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r) {
-    apply_to_row<V, kCut, kSloped>(s[r / 2], r % 2, p, factor, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
+    apply_to_row<V, kCut, kSloped>(s[r / 2], r % 2, p, by, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
   }
 }
 
 /// Applies hooks and masks to s[row tile][key tile][4] (mma layout) of rows row0 and up. In: q.k. Out, kept keys: q.k (to be multiplied by
-/// the factor as the softmax goes) if the variant has no hook; final logits if it has; weights for reduction sum. Masked keys: -inf, or
+/// the scale as the softmax goes) if the variant has no hook; final logits if it has; weights for reduction sum. Masked keys: -inf, or
 /// 0 for sum. `cut`: some row may not keep some key of the tile.
 template <class V, int kRowTiles, int kKeyTiles>
-__device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, float factor, const Rows& rows,
+__device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows,
                                                    int row0, const WarpKeys& keys, bool cut) {
   constexpr bool kSloped = has_slope<V>() && !has_weight<V>();
   if (kSloped && keys.group->kv_position == KvPosition::linear) {
     if (cut) {
-      apply_to_rows<V, true, kSloped>(s, p, factor, rows, row0, keys);
+      apply_to_rows<V, true, kSloped>(s, p, by, rows, row0, keys);
     } else {
-      apply_to_rows<V, false, kSloped>(s, p, factor, rows, row0, keys);
+      apply_to_rows<V, false, kSloped>(s, p, by, rows, row0, keys);
     }
-  } else if (cut || kSloped) {
-    apply_to_rows<V, true, false>(s, p, factor, rows, row0, keys);
+  } else if (cut || kSloped || by.others != 1.0f) {
+    apply_to_rows<V, true, false>(s, p, by, rows, row0, keys);
   } else if constexpr (has_logit<V>() || has_weight<V>()) {
-    apply_to_rows<V, false, false>(s, p, factor, rows, row0, keys);
+    apply_to_rows<V, false, false>(s, p, by, rows, row0, keys);
   }
 }
 

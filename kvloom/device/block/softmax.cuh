@@ -33,35 +33,50 @@ struct OnlineSoftmax {
     }
   }
 
-  /// True, for the whole warp, if some row must be raised before weights of `s` are formed.
+  /// Largest logits of this lane's rows in a tile.
+  struct Tops {
+    float row[kRowTiles][2];
+  };
   template <int kKeyTiles>
-  __device__ __forceinline__ bool warp_must_raise(const float (&s)[kRowTiles][kKeyTiles][4], float slack) const {
-    bool must = false;
+  __device__ __forceinline__ static Tops tops(const float (&s)[kRowTiles][kKeyTiles][4]) {
+    Tops t;
 #pragma unroll
     for (int mi = 0; mi < kRowTiles; ++mi) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float top = neg_inf();
+        float top[4];  // chains: in a single one every maximum waits for the one before
 #pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-        must = must || top > max[mi][h] + slack;
+        for (int n = 0; n < kKeyTiles; ++n) {
+          const float pair = fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]);
+          top[n % 4] = n < 4 ? pair : fmaxf(top[n % 4], pair);
+        }
+#pragma unroll
+        for (int n = 1; n < min_of(4, kKeyTiles); ++n) top[0] = fmaxf(top[0], top[n]);
+        t.row[mi][h] = top[0];
       }
+    }
+    return t;
+  }
+
+  /// True, for the whole warp, if some row must be raised before weights are formed.
+  __device__ __forceinline__ bool warp_must_raise(const Tops& tops, float slack) const {
+    bool must = false;
+#pragma unroll
+    for (int mi = 0; mi < kRowTiles; ++mi) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) must = must || tops.row[mi][h] > max[mi][h] + slack;
     }
     return __any_sync(0xffffffffu, must);
   }
 
   /// Raises the rows that must be, to their maximum; scales what has been added up so far.
-  template <int kKeyTiles, int kDimTiles>
-  __device__ __forceinline__ void raise(const float (&s)[kRowTiles][kKeyTiles][4], float (&o)[kRowTiles][kDimTiles][4], float scale,
-                                        float slack) {
+  template <int kDimTiles>
+  __device__ __forceinline__ void raise(const Tops& tops, float (&o)[kRowTiles][kDimTiles][4], float scale, float slack) {
 #pragma unroll
     for (int mi = 0; mi < kRowTiles; ++mi) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float top = neg_inf();
-#pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) top = fmaxf(top, fmaxf(s[mi][n][2 * h], s[mi][n][2 * h + 1]));
-        top = quad_max(top);
+        const float top = quad_max(tops.row[mi][h]);
         const bool raised = top > max[mi][h] + slack;
         const float rescale = raised ? ptx::ex2((max[mi][h] - top) * scale) : 1.0f;  // from -inf: 0
         max[mi][h] = raised ? top : max[mi][h];

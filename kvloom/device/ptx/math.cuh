@@ -5,6 +5,12 @@
 
 namespace kvloom::ptx {
 
+/// x, as something that was computed and is to be kept: the compiler would work it out again from the thread's number wherever it is used.
+__device__ __forceinline__ uint32_t kept(uint32_t x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+
 /// 2^x, relative error 2^-22; 2^-inf = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -16,24 +16,29 @@ struct AttendConfig {
   int tile_kv = 64;     // keys, a multiple of 32
   int warps_rows = 4;   // warps along the rows, each with tile_rows / warps_rows of them
   int warps_kv = 1;     // warps along the keys of a tile; their states are merged at the end of an item
-  int stages = 2;       // tiles of K and V in shared memory: one is worked on, the others are on their way
+  int stages = 2;       // tiles of K and V in shared memory
+  int ahead = 0;        // tiles on their way while one is worked on, at most stages - 1; 0: all others. What is left over lets warps drift apart
   int ctas_per_sm = 2;  // aimed at: registers are bounded for it
   bool paged = true;
   bool fixed_split = false;   // the plan may have split_tokens: items fold their chunks one by one
   bool q_in_registers = false;
-  int slice_keys = 0;         // keys a warp takes at a time; 0: all of its keys at once
-  bool overlap_slices = true;  // two slices at a time: exponentials of one behind the products of the other
   bool place_fp8_values = true;  // V's bits put in place (tile/fp8_bits.cuh); false: converted
   int loads_ahead = 1;        // ldmatrix instructions between the one that is asked for and the products that go on meanwhile
 
-  KVLOOM_HD constexpr int threads() const { return 32 * warps_rows * warps_kv; }
+  KVLOOM_HD constexpr int warps() const { return warps_rows * warps_kv; }
+  KVLOOM_HD constexpr int threads() const { return 32 * warps(); }
   KVLOOM_HD constexpr int row_tiles() const { return tile_rows / (16 * warps_rows); }  // m16 tiles of a warp
   KVLOOM_HD constexpr int warp_keys() const { return tile_kv / warps_kv; }
-  KVLOOM_HD constexpr int key_tiles() const { return (slice_keys ? slice_keys : warp_keys()) / 8; }  // n8 tiles of a warp's scores
+  KVLOOM_HD constexpr int key_tiles() const { return warp_keys() / 8; }  // n8 tiles of a warp's scores
+  KVLOOM_HD constexpr int tiles_ahead() const { return ahead ? ahead : stages - 1; }
+  /// A warp copies exactly the keys that it works on; else whole tiles in turn (ring.cuh).
+  KVLOOM_HD constexpr bool own_keys() const { return warps_rows == 1 && !wide(); }
+  KVLOOM_HD constexpr int copy_rows() const { return own_keys() ? warp_keys() : tile_kv; }  // of a tile, by one warp
+  KVLOOM_HD constexpr int parts() const { return tile_kv / copy_rows(); }                    // of a tile, each copied by a warp
+  KVLOOM_HD constexpr int part_words() const { return (copy_rows() + 31) / 32; }             // of masks
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
   /// Weights and values are multiplied in f16 where V is fp8: both fit it exactly.
   KVLOOM_HD constexpr DType pv_dtype() const { return fp8() ? DType::f16 : kv_dtype; }
-  KVLOOM_HD constexpr int mask_words() const { return tile_kv / 32; }
   /// O of a row is too long for one warp: every warp does all rows and keys of the tile for a part of the dims.
   KVLOOM_HD constexpr bool wide() const { return head_dim_vo > 256; }
 };

@@ -1,5 +1,5 @@
-// Rows of Q, K and V from wherever they lie into swizzled shared memory, 16 bytes a copy. Where a key's rows lie is worked out once a key,
-// tiles ahead, by one thread; the copying threads read it from shared memory, so page_size 1 costs what page_size 64 costs.
+// Rows of Q, K and V from wherever they lie into swizzled shared memory, 16 bytes a copy. Where a key's rows lie is worked out once a key, by
+// one thread; the copying threads read it from shared memory, so page_size 1 costs what page_size 64 costs.
 #pragma once
 
 #include "kvloom/device/ptx/cp_async.cuh"
@@ -11,30 +11,26 @@ namespace kvloom::sm80 {
 /// the prefix and the window, which no row keeps.
 struct TileWalk {
   block::KeySpan keys;
-  int32_t prefix_end;  // tiles that begin before this are visited
-  int32_t window;      // first list token of the first tile of the window
+  int32_t start;       // the first tile
+  int32_t gap, window;  // where a tile would begin at `gap`, the next one begins at `window`: no row keeps what is between
   int32_t end;         // no tile begins at or after this
   int32_t all_begin, all_end;  // tiles within these keys are kept whole by every row
-  int32_t any_begin, any_end;  // keys outside these, and not of the prefix, are kept by no row
+  int32_t any_begin, any_end, prefix_end;  // keys outside these, and not before prefix_end, are kept by no row
 
   template <int kTileKv>
   __device__ __forceinline__ static TileWalk of(const block::KeySpan& keys, const block::KeptHull& hull) {
     const int32_t prefix_end = hull.any_prefix;
-    const bool any = hull.any_begin < hull.any_end;
-    const int32_t window = (any ? hull.any_begin : prefix_end) / kTileKv * kTileKv;
-    return {keys, prefix_end, window, any ? max_of(hull.any_end, prefix_end) : prefix_end > keys.begin ? prefix_end : 0,
-            hull.all_begin, hull.all_end, hull.any_begin, hull.any_end};
+    const bool any = hull.any_begin < hull.any_end, prefixed = prefix_end > keys.begin;
+    const int32_t window = (any ? hull.any_begin : prefix_end) / kTileKv * kTileKv, begin = keys.begin / kTileKv * kTileKv;
+    const int32_t gap = round_up(prefix_end, kTileKv);
+    return {keys, prefixed ? begin : max_of(begin, window), prefixed && gap < window ? gap : -1, window,
+            any ? max_of(hull.any_end, prefix_end) : prefixed ? prefix_end : 0, hull.all_begin, hull.all_end, hull.any_begin, hull.any_end, prefix_end};
   }
   __device__ __forceinline__ bool touches(int32_t j) const { return ((j >= any_begin) & (j < any_end)) | (j < prefix_end); }
   template <int kTileKv>
-  __device__ __forceinline__ int32_t first() const {
-    const int32_t t = keys.begin / kTileKv * kTileKv;
-    return prefix_end > keys.begin ? t : max_of(t, window);
-  }
-  template <int kTileKv>
   __device__ __forceinline__ int32_t next(int32_t token) const {
     token += kTileKv;
-    return token < prefix_end ? token : max_of(token, window);
+    return token == gap ? window : token;
   }
 };
 
@@ -78,25 +74,18 @@ __device__ __forceinline__ KeyPlace place_of(const AttendArgs& args, const RowGr
           static_cast<const char*>(kv.v) + (page * kv.v_page + in_page * kv.v_token + kv_head * kv.v_head) * kSize};
 }
 
-/// The 16-byte copies of a tile of kRows rows that fall to this thread: it keeps to one chunk of a row where rows and threads allow it.
-template <class Layout, int kRows, int kThreads>
-struct TileCopies {
-  static constexpr int kCount = ceil_div(kRows * Layout::kChunks, kThreads);
-  static constexpr bool kOneChunk = kThreads % Layout::kChunks == 0 && kThreads / Layout::kChunks % 8 == 0 && kRows * Layout::kChunks % kThreads == 0;
-  static constexpr int kRowStep = kThreads / Layout::kChunks;  // of kOneChunk
+/// The 16-byte copies of kRows rows that fall to this lane of a warp: it keeps to one chunk of a row where chunks divide 32.
+template <class Layout, int kRows>
+struct WarpCopies {
+  static constexpr int kCount = ceil_div(kRows * Layout::kChunks, 32);
+  static constexpr bool kOneChunk = 32 % Layout::kChunks == 0;
+  static constexpr int kRowStep = kOneChunk ? 32 / Layout::kChunks : 1;
+  const int lane = int(threadIdx.x) & 31;
 
-  __device__ __forceinline__ static int row(int i) {
-    return kOneChunk ? int(threadIdx.x) / Layout::kChunks + i * kRowStep : (i * kThreads + int(threadIdx.x)) / Layout::kChunks;
-  }
-  __device__ __forceinline__ static int chunk(int i) {
-    return kOneChunk ? int(threadIdx.x) % Layout::kChunks : (i * kThreads + int(threadIdx.x)) % Layout::kChunks;
-  }
-  __device__ __forceinline__ static uint32_t offset(int i) {
-    if constexpr (kOneChunk) return Layout::offset(row(0), chunk(0)) + uint32_t(i * kRowStep * Layout::kRowBytes);
-    return Layout::offset(row(i), chunk(i));
-  }
-  /// The last copy of some threads may lie past the tile.
-  __device__ __forceinline__ static bool there(int i) { return kRows * Layout::kChunks % kThreads == 0 || row(i) < kRows; }
+  __device__ __forceinline__ int row(int i) const { return kOneChunk ? lane / Layout::kChunks + i * kRowStep : (i * 32 + lane) / Layout::kChunks; }
+  __device__ __forceinline__ int chunk(int i) const { return kOneChunk ? lane % Layout::kChunks : (i * 32 + lane) % Layout::kChunks; }
+  /// The last copy of some lanes may lie past the rows.
+  __device__ __forceinline__ bool there(int i) const { return kRows * Layout::kChunks % 32 == 0 || row(i) < kRows; }
 };
 
 /// Both addresses of a place in one load.
@@ -105,42 +94,43 @@ __device__ __forceinline__ KeyPlace read_place(const KeyPlace* place) {
   return {reinterpret_cast<const char*>(uint64_t(w.y) << 32 | w.x), reinterpret_cast<const char*>(uint64_t(w.w) << 32 | w.z)};
 }
 
-/// Copies of K and V of a tile, all at once: spread among the products they would be fences that ldmatrix can't be moved across. The caller
-/// commits. Keys without a place become zeros.
+/// kRows rows of a tile of K and V by one warp, from row `row0` on, all copies at once: spread among the products they would be fences that
+/// ldmatrix can't be moved across. `place`: of these rows; `k`, `v`: shared addresses of the tile. Keys without a place become zeros.
 template <AttendConfig C>
-__device__ __forceinline__ void block_load_tile(const KeyPlace* place, uint32_t k, uint32_t v) {
+__device__ __forceinline__ void warp_load_rows(const KeyPlace* place, int row0, uint32_t k, uint32_t v) {
+  constexpr int kRows = C.copy_rows();
   if constexpr (KRows<C>::kChunks == VRows<C>::kChunks) {  // one look at a place serves both
-    using Copies = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
+    const WarpCopies<KRows<C>, kRows> copies;
     constexpr int kTogether = 4;
-#pragma unroll
-    for (int i0 = 0; i0 < Copies::kCount; i0 += kTogether) {
+#pragma unroll(copies.kCount <= 8 ? 8 : 1)
+    for (int i0 = 0; i0 < copies.kCount; i0 += kTogether) {
       KeyPlace from[kTogether];
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (i0 + i < Copies::kCount && Copies::there(i0 + i)) from[i] = read_place(place + Copies::row(i0 + i));
+        if (i0 + i < copies.kCount && copies.there(i0 + i)) from[i] = read_place(place + copies.row(i0 + i));
       }
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
-        if (i0 + i >= Copies::kCount || !Copies::there(i0 + i)) continue;
-        const uint32_t bytes = from[i].k != nullptr ? 16 : 0;
-        ptx::cp_async_16(k + Copies::offset(i0 + i), from[i].k + Copies::chunk(i0 + i) * 16, bytes);
-        ptx::cp_async_16(v + Copies::offset(i0 + i), from[i].v + Copies::chunk(i0 + i) * 16, bytes);
+        if (i0 + i >= copies.kCount || !copies.there(i0 + i)) continue;
+        const uint32_t bytes = from[i].k != nullptr ? 16 : 0, to = KRows<C>::offset(row0 + copies.row(i0 + i), copies.chunk(i0 + i));
+        ptx::cp_async_16(k + to, from[i].k + copies.chunk(i0 + i) * 16, bytes);
+        ptx::cp_async_16(v + to, from[i].v + copies.chunk(i0 + i) * 16, bytes);
       }
     }
   } else {
-    using K = TileCopies<KRows<C>, C.tile_kv, C.threads()>;
-    using V = TileCopies<VRows<C>, C.tile_kv, C.threads()>;
-#pragma unroll
-    for (int i = 0; i < K::kCount; ++i) {
-      if (!K::there(i)) continue;
-      const KeyPlace from = read_place(place + K::row(i));
-      ptx::cp_async_16(k + K::offset(i), from.k + K::chunk(i) * 16, from.k != nullptr ? 16 : 0);
+    const WarpCopies<KRows<C>, kRows> kc;
+    const WarpCopies<VRows<C>, kRows> vc;
+#pragma unroll 4
+    for (int i = 0; i < kc.kCount; ++i) {
+      if (!kc.there(i)) continue;
+      const KeyPlace from = read_place(place + kc.row(i));
+      ptx::cp_async_16(k + KRows<C>::offset(row0 + kc.row(i), kc.chunk(i)), from.k + kc.chunk(i) * 16, from.k != nullptr ? 16 : 0);
     }
-#pragma unroll
-    for (int i = 0; i < V::kCount; ++i) {
-      if (!V::there(i)) continue;
-      const KeyPlace from = read_place(place + V::row(i));
-      ptx::cp_async_16(v + V::offset(i), from.v + V::chunk(i) * 16, from.k != nullptr ? 16 : 0);
+#pragma unroll 4
+    for (int i = 0; i < vc.kCount; ++i) {
+      if (!vc.there(i)) continue;
+      const KeyPlace from = read_place(place + vc.row(i));
+      ptx::cp_async_16(v + VRows<C>::offset(row0 + vc.row(i), vc.chunk(i)), from.v + vc.chunk(i) * 16, from.k != nullptr ? 16 : 0);
     }
   }
 }

@@ -1,6 +1,5 @@
 // The two products of attention on mma.sync, for one warp: scores = Q K^T from shared memory, and O += P V with P in registers. Operands are
 // asked for C.loads_ahead loads before the products that need them: a warp issues in order and would stand still for ldmatrix otherwise.
-// Both call `between(step, steps)` after each step of their outer loop: work of another slice of keys that hides behind the products.
 //
 // fp8 keys and values become 16 bits between ldmatrix and mma. A lane gets bytes, so the order of things shifts: of K it gets dims 4 t .. + 3
 // of a key, and makes pairs (4 t, 4 t + 2) and (4 t + 1, 4 t + 3) of them, where mma wants 2 t, + 1 and 2 t + 8, + 9 (t = lane % 4): the sum over
@@ -36,10 +35,6 @@ KVLOOM_HD constexpr int value_log2() {
 }
 KVLOOM_HD constexpr float power_of_two(int log2) { return log2 >= 0 ? float(uint64_t(1) << log2) : 1.0f / float(uint64_t(1) << -log2); }
 
-struct Nothing {
-  __device__ __forceinline__ void operator()(int, int) const {}
-};
-
 /// A warp's rows of Q as operands of mma; `kFp8` of the keys that they will meet.
 template <AttendConfig C, bool kFp8>
 struct Queries {
@@ -47,9 +42,11 @@ struct Queries {
   tile::LaneRows<QRows<C>> lane_rows;
   uint32_t held[C.q_in_registers ? C.row_tiles() : 1][C.q_in_registers ? kSteps : 1][4];
 
-  __device__ __forceinline__ Queries(uint32_t q, int row0)
-      : lane_rows(q, row0, kFp8 ? lane() >> 2 : lane() & 15, kFp8 ? (lane() >> 1) & 1 : lane() >> 4) {
-    if constexpr (kFp8) lane_rows.base += uint32_t(lane() & 1) * 8;
+  /// `q`: shared address of the tile; row0: the warp's first row.
+  __device__ __forceinline__ Queries(uint32_t q, int row0) {
+    using R = tile::LaneRows<QRows<C>>;
+    const uint32_t lane_offset = kFp8 ? R::offset(row0, lane() >> 2, (lane() >> 1) & 1) + uint32_t(lane() & 1) * 8 : R::offset(row0, lane() & 15, lane() >> 4);
+    lane_rows.address = ptx::kept(q + lane_offset);
   }
   /// Q is in shared memory: takes it to registers where the configuration says so.
   __device__ __forceinline__ void hold() {
@@ -88,10 +85,12 @@ template <AttendConfig C, bool kFp8, int kKeyTiles>
 struct Keys {
   using Rows = typename Select<kFp8, KRows<C>, QRows<C>>::Type;
   static constexpr int kTogether = kFp8 ? (kKeyTiles % 4 == 0 ? 4 : kKeyTiles % 2 == 0 ? 2 : 1) : (kKeyTiles % 2 == 0 ? 2 : 1);
-  tile::LaneRows<Rows> lane_rows;
+  tile::LaneRows<Rows> lane_rows;  // of the tile, from the warp's first key on
 
-  __device__ __forceinline__ Keys(uint32_t k, int key0)
-      : lane_rows(k, key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1) {}
+  /// What a lane adds to the address of a tile; `key0`: the warp's first key.
+  __device__ __forceinline__ static uint32_t lane_offset(int key0) {
+    return tile::LaneRows<Rows>::offset(key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1);
+  }
 
   static constexpr int kRaw = kFp8 ? kTogether : 2 * kTogether;  // registers of a load
 
@@ -122,12 +121,11 @@ struct Keys {
   }
 };
 
-/// s = Q . K[key0 .. +8 kKeyTiles)^T.
-template <AttendConfig C, bool kFp8, int kKeyTiles, class Between>
-__device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles][4], const Queries<C, kFp8>& q, uint32_t k, int key0,
-                                            Between&& between) {
+/// s = Q . K^T of 8 kKeyTiles keys; `k`: the lane's address in the tile.
+template <AttendConfig C, bool kFp8, int kKeyTiles>
+__device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles][4], const Queries<C, kFp8>& q, uint32_t k) {
   using K = Keys<C, kFp8, kKeyTiles>;
-  const K keys(k, key0);
+  const K keys{{k}};
 #pragma unroll
   for (int mi = 0; mi < C.row_tiles(); ++mi) {
 #pragma unroll
@@ -156,7 +154,6 @@ __device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles]
 #pragma unroll
       for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + j], a[d % 2][mi], b[j][0], b[j][1]);
     }
-    if (i % kLoads == kLoads - 1) between(d, kSteps);
   }
 }
 
@@ -164,21 +161,22 @@ __device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles]
 template <AttendConfig C, int kDimTiles>
 struct Values {
   static constexpr int kTogether = C.fp8() ? (kDimTiles % 4 == 0 ? 4 : 2) : 2;  // n8 tiles a load
-  tile::LaneRows<VRows<C>> lane_rows;
+  tile::LaneRows<VRows<C>> lane_rows;  // of the tile, from the warp's first key on
 
-  __device__ __forceinline__ Values(uint32_t v, int key0) : lane_rows(v, key0, int(threadIdx.x) & 15, (int(threadIdx.x) >> 4) & 1) {}
+  __device__ __forceinline__ static uint32_t lane_offset(int key0) {
+    return tile::LaneRows<VRows<C>>::offset(key0, int(threadIdx.x) & 15, (int(threadIdx.x) >> 4) & 1);
+  }
 
   static constexpr int kRaw = C.fp8() ? kTogether : 4;  // registers of a load
 
-  /// 16 keys from key0 + 16 kk on, tiles t .. t + kTogether of O.
+  /// 16 keys from 16 kk on, tiles t .. t + kTogether of O.
   __device__ __forceinline__ void load(uint32_t (&r)[4], int kk, int t) const {
     if constexpr (kRaw == 4) {
       ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, C.fp8() ? t / 2 : t));
     } else {  // one chunk: lanes past 15 are not asked
       const int lane_chunk = (int(threadIdx.x) >> 4) & 1;
-      const uint32_t mixed = lane_rows.mixed ^ uint32_t(lane_chunk << 4);
-      ptx::warp_ldmatrix_x2_trans(r[0], r[1], lane_rows.base + (mixed ^ uint32_t(((t / 2) & 7) << 4)) +
-                                                  uint32_t((t / 16) * 128 + 2 * kk * 8 * VRows<C>::kRowBytes));
+      const tile::LaneRows<VRows<C>> first{lane_rows.address ^ uint32_t(lane_chunk << 4)};
+      ptx::warp_ldmatrix_x2_trans(r[0], r[1], first.at(2 * kk, t / 2));
     }
   }
   __device__ __forceinline__ static void operands(uint32_t (&b)[kTogether][2], const uint32_t (&r)[4]) {
@@ -200,12 +198,12 @@ struct Values {
   }
 };
 
-/// o += P . V[key0 .. +16 kSteps), all of the kDimTiles n8 tiles from `v` on; P as packed by pack_weights.
-template <AttendConfig C, int kKeySteps, int kDimTiles, class Between>
+/// o += P . V of 16 kKeySteps keys, kDimTiles n8 tiles from `v`, the lane's address in the tile, on; P as packed by pack_weights.
+template <AttendConfig C, int kKeySteps, int kDimTiles>
 __device__ __forceinline__ void warp_accumulate(float (&o)[C.row_tiles()][kDimTiles][4], const uint32_t (&p)[C.row_tiles()][kKeySteps][4],
-                                                uint32_t v, int key0, Between&& between) {
+                                                uint32_t v) {
   using VT = Values<C, kDimTiles>;
-  const VT values(v, key0);
+  const VT values{{v}};
   constexpr int kLoads = kDimTiles / VT::kTogether, kAll = kKeySteps * kLoads, kAhead = C.loads_ahead;
   uint32_t raw[kAhead + 1][4];
   const auto fetch = [&](int i) {
@@ -225,7 +223,6 @@ __device__ __forceinline__ void warp_accumulate(float (&o)[C.row_tiles()][kDimTi
         ptx::warp_mma_m16n8k16<C.pv_dtype()>(o[mi][i % kLoads * VT::kTogether + j], p[mi][i / kLoads], b[j][0], b[j][1]);
       }
     }
-    between(i, kAll);
   }
 }
 

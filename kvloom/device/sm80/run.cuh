@@ -53,6 +53,7 @@ __device__ __forceinline__ void block_fetch_item(const PlanView& plan, int32_t i
 
 template <AttendConfig C, class V>
 __device__ __forceinline__ void block_prepare(const AttendArgs& args, SharedMemory<C, V>& m) {
+  block_init_ring<C, V>(m);
   if constexpr (block::has_key<V>() || block::has_query<V>()) block::block_fill_turns(args.params.variant.rope, C.head_dim_qk, m.turns);
 }
 

@@ -1,6 +1,7 @@
 // Shared memory of a CTA of the sm80 family.
 #pragma once
 
+#include "kvloom/device/block/masks.cuh"
 #include "kvloom/device/block/rows.cuh"
 #include "kvloom/device/block/variant.cuh"
 #include "kvloom/device/sm80/config.h"
@@ -34,34 +35,38 @@ using VRows = tile::SwizzledRows<C.head_dim_vo * size_of(C.kv_dtype)>;
 template <AttendConfig C>
 using PRows = tile::SwizzledRows<C.tile_kv * 2>;
 
-constexpr int ring_slots(int at_least) { return at_least <= 2 ? 2 : at_least <= 4 ? 4 : 8; }
+struct RingPlace {  // a stage, and how often the ring has gone round, as parity
+  int stage;
+  uint32_t parity;
+};
 
 /// Arrays that a configuration or variant does without have one element.
 template <AttendConfig C, class V>
 struct SharedMemory {
   static_assert(C.stages >= 2 && C.stages <= 4, "two to four tiles in shared memory");
   static constexpr bool kTurned = block::has_key<V>() && C.fp8();  // rotated keys have 16 bits and a tile of their own
-  static constexpr int kMaskSlots = ring_slots(C.stages + 2), kPlaceSlots = 2, kTileSlots = 8;
+  static constexpr int kPlaces = round_up(C.copy_rows(), 32);
+  /// Tiles that something is known of at a time: with keys of its own a warp knows the masks one tile before it copies, else when it does.
+  static constexpr int kSlots = C.own_keys() ? C.tiles_ahead() + 2 : C.stages;
   static constexpr int kTileK = KRows<C>::bytes(C.tile_kv), kTileV = VRows<C>::bytes(C.tile_kv);
 
   alignas(128) char q[QRows<C>::bytes(C.tile_rows)];
   alignas(128) char k[C.stages][kTileK];
   alignas(128) char v[C.stages][kTileV];
   alignas(128) char turned[kTurned ? QRows<C>::bytes(C.tile_kv) : 16];
-  KeyPlace place[kPlaceSlots][C.tile_kv];
+  KeyPlace place[C.warps()][kPlaces];  // a warp's own: of the rows that it copies
   float fold_o[C.fixed_split ? C.tile_rows * C.head_dim_vo : 4];  // fixed_split: the chunks folded so far
   float exchange[C.wide() ? C.tile_rows * C.warps_kv : 4];        // wide: maxima of the warps, at the end their sums
   alignas(128) char weights[C.wide() ? PRows<C>::bytes(C.tile_rows) : 16];  // wide: P of the tile
   uint64_t turns[block::has_key<V>() || block::has_query<V>() ? C.head_dim_qk / 2 : 1];
-  int32_t pos[kTileSlots][C.tile_kv];
-  uint32_t mask[kMaskSlots][C.tile_rows * C.mask_words()];
-  uint32_t live[kTileSlots][C.mask_words()];
-  uint32_t full[kTileSlots];
+  block::PartMask<C.tile_rows, C.part_words()> mask[kSlots][C.parts()];  // where masks take more than ranges
   block::PackedRow row[C.tile_rows];
   block::KeptTokens kept[C.tile_rows];
   float fold_lse[C.fixed_split ? C.tile_rows * C.warps_kv : 1];  // a copy a warp
   block::KeptHull hull;
   uint32_t complete;
+  RingPlace ring;  // where the tiles of the next pass begin
+  uint64_t landed[C.stages], left[C.stages];  // barriers (ring.cuh)
   WorkItem item;  // of the moment: in shared memory, since registers are what the mainloop is short of
   RowGroup group;
 

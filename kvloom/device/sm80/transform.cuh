@@ -2,6 +2,7 @@
 // bits grow to 16 in a tile of their own. Which dims are partners is RopeSpec's matter: neighbours, or halves of the rotated part.
 #pragma once
 
+#include "kvloom/device/block/scores.cuh"
 #include "kvloom/device/ptx/convert.cuh"
 #include "kvloom/device/sm80/mainloop.cuh"
 
@@ -134,16 +135,15 @@ __device__ __forceinline__ void block_arrange_queries(SharedMemory<C, V>& m) {
   }
 }
 
-/// Keys of the tile that begins at list token `token0`, in K buffer `stage`.
+/// Keys of a tile, in K buffer `stage`.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_transform_keys(const AttendArgs& args, int kv_head, int32_t token0, const int32_t* pos, int stage,
-                                                     SharedMemory<C, V>& m) {
+__device__ __forceinline__ void block_transform_keys(const AttendArgs& args, const block::WarpKeys& keys, int stage, SharedMemory<C, V>& m) {
   const VariantParams& p = args.params.variant;
   const block::HookParams hooks(p, m.turns, C.head_dim_qk);
   const RowTransform<C.head_dim_qk, C.kv_dtype, C.q_dtype> rows{m.k[stage], C.fp8() ? m.turned : m.k[stage]};
   block_transform_rows<C.tile_kv, C.threads()>(rows, p.rope.mode == RopeMode::half_split, hooked_dims(p.rope, C.head_dim_qk),
                                                [&](int row, float x, float partner, int dim) {
-                                                 const Coord c{m.group.request, 0, 0, m.group.kv_index0 + token0 + row, pos[row], 0, kv_head};
+                                                 const Coord c{m.group.request, 0, 0, m.group.kv_index0 + keys.token0 + row, keys.position(row), 0, keys.kv_head};
                                                  return V::key(x, partner, dim, c, hooks);
                                                });
 }

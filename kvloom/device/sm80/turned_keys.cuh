@@ -10,7 +10,7 @@ namespace kvloom::sm80 {
 /// True if this configuration can turn keys in registers; `turns_whole_heads` says whether this call may.
 template <AttendConfig C, class V>
 KVLOOM_HD constexpr bool can_turn_in_registers() {
-  return block::has_key<V>() && C.warps_rows == 1 && C.slice_keys == 0 && !C.fp8() && !C.wide() && C.head_dim_qk % 32 == 0;
+  return block::has_key<V>() && C.warps_rows == 1 && !C.fp8() && !C.wide() && C.head_dim_qk % 32 == 0;
 }
 KVLOOM_HD bool turns_whole_heads(const RopeSpec& rope, int head_dim) {
   return rope.mode != RopeMode::none && (rope.rotary_dim == 0 || rope.rotary_dim == head_dim);
@@ -28,7 +28,7 @@ struct KeyHook {
   }
   __device__ __forceinline__ void move_to(const block::WarpKeys& keys, int key) {
     at.kv_index = keys.group->kv_index0 + keys.token0 + key;
-    at.kv_pos = keys.pos[key];
+    at.kv_pos = keys.position(key);
   }
   /// Elements (dim, dim + 1) of one operand and their partners, `away` dims further.
   __device__ __forceinline__ void turn_halves(uint32_t& low, uint32_t& high, int dim, int away) const {
@@ -57,7 +57,7 @@ __device__ __forceinline__ void warp_turned_scores(float (&s)[C.row_tiles()][kKe
   using K = Keys<C, false, kKeyTiles>;
   constexpr int kParts = kHalves ? 2 : 1, kSteps = C.head_dim_qk / 16 / kParts;
   const int lane = int(threadIdx.x) & 31;
-  const K operands(k, keys.key0);
+  const K operands{{k}};
   KeyHook<C, V> hook(p, turns, keys);
 #pragma unroll
   for (int i = 0; i < C.row_tiles() * kKeyTiles * 4; ++i) s[i / 4 / kKeyTiles][i / 4 % kKeyTiles][i % 4] = 0.0f;

@@ -8,7 +8,21 @@
 #include "kvloom/device/sm80/choose.h"
 #include "kvloom/device/sm80/run.cuh"
 
+namespace kvloom::sm80 {
+
+/// True if choose.h knows the size of a CTA's shared memory.
+template <AttendConfig C, class V>
+constexpr bool estimate_holds() {
+  UnitSpec s;
+  s.rotates_keys = block::has_key<V>();
+  constexpr int kBytes = shared_bytes<C, V>();
+  return shared_estimate(C, s) >= kBytes && shared_estimate(C, s) <= kBytes + kSharedSlack;
+}
+
+}  // namespace kvloom::sm80
+
 #define KVLOOM_SM80_ATTEND(kMemory, kCompute, ...)                                                                                    \
+  static_assert(kvloom::sm80::estimate_holds<kMemory, __VA_ARGS__>() && kvloom::sm80::estimate_holds<kCompute, __VA_ARGS__>());          \
   static_assert(kMemory.threads() == kCompute.threads(), "attend_mixed runs both classes with the threads of a CTA");                 \
   extern "C" __global__ void __launch_bounds__(kMemory.threads(), kMemory.ctas_per_sm)                                                \
       attend_memory(const __grid_constant__ kvloom::AttendArgs args) {                                                                \

@@ -31,17 +31,13 @@ __device__ __forceinline__ void block_row_max(const float (&s)[1][C.key_tiles()]
 template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_wide_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
                                                     const Scaling& scaling, WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
-  static_assert(C.warps_rows == 1 && C.row_tiles() == 1 && C.slice_keys == 0);
+  static_assert(C.warps_rows == 1 && C.row_tiles() == 1);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   struct {
     float s[1][C.key_tiles()][4];
   } x;
-  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k, tile.keys.key0, Nothing());
-  if (scaling.by_hand) {
-#pragma unroll
-    for (int i = 0; i < C.key_tiles() * 4; ++i) x.s[0][i / 4][i % 4] *= scaling.factor;
-  }
-  block::warp_apply_variant<V>(x.s, args.params.variant, scaling.factor, tile.rows, tile.row0, tile.keys, tile.cut);
+  warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k);
+  block::warp_apply_variant<V>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
   if constexpr (!block::has_weight<V>()) {
     float top[2];
     block_row_max<C>(x.s, top, m.exchange);
@@ -75,13 +71,13 @@ __device__ __forceinline__ void warp_wide_tile_step(const AttendArgs& args, cons
     }
   }
   __syncthreads();
-  const tile::LaneRows<Rows> lane_rows(ptx::shared_address(m.weights), 0, lane & 15, lane >> 4);
+  const tile::LaneRows<Rows> lane_rows{ptx::shared_address(m.weights) + tile::LaneRows<Rows>::offset(0, lane & 15, lane >> 4)};
   uint32_t p[1][C.tile_kv / 16][4];
 #pragma unroll
   for (int kk = 0; kk < C.tile_kv / 16; ++kk) ptx::warp_ldmatrix_x4(p[0][kk], lane_rows.at(0, 2 * kk));
   constexpr int kSliceBytes = kDimTiles * 8 * size_of(C.kv_dtype);
   static_assert(kSliceBytes % 128 == 0, "a warp's dims are whole lines of V");
-  warp_accumulate<C, C.tile_kv / 16, kDimTiles>(state.o, p, tile.v + uint32_t(warp * kSliceBytes), 0, Nothing());
+  warp_accumulate<C, C.tile_kv / 16, kDimTiles>(state.o, p, tile.v + uint32_t(warp * kSliceBytes));
 }
 
 template <AttendConfig C, class V, int kDimTiles>

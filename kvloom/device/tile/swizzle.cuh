@@ -18,19 +18,19 @@ struct SwizzledRows {
   KVLOOM_HD static uint32_t offset(int row, int chunk) { return uint32_t(row * kRowBytes + ((chunk ^ (row & 7)) << 4)); }
 };
 
-/// One lane's view of a swizzled tile for ldmatrix: the lane always reads row `lane_row` of every 8 (or 16), and chunks `lane_chunk` away
-/// (0 or 1) from even ones. An address is one of eight exclusive-ors away from a base; lines and blocks of rows are immediate offsets.
+/// One lane's view of swizzled tiles for ldmatrix: the lane always reads row `lane_row` of every 8 (or 16), and chunks `lane_chunk` away (0 or 1)
+/// from even ones. Tiles begin at multiples of 128 bytes, so the swizzle stands in bits of its own, and everything about the lane is one number.
 template <class Rows>
 struct LaneRows {
-  uint32_t base;   // shared address of the lane's row
-  uint32_t mixed;  // 16 * (lane_chunk ^ lane_row % 8)
+  uint32_t address;  // shared: the lane's row of the tile, and its swizzle
 
-  __device__ __forceinline__ LaneRows(uint32_t tile, int row, int lane_row, int lane_chunk)
-      : base(tile + uint32_t((row + lane_row) * Rows::kRowBytes)), mixed(uint32_t(lane_chunk ^ (lane_row & 7)) << 4) {}
+  KVLOOM_HD static uint32_t offset(int row, int lane_row, int lane_chunk) {
+    return uint32_t((row + lane_row) * Rows::kRowBytes + ((lane_chunk ^ (lane_row & 7)) << 4));
+  }
 
   /// Chunk `chunk` + lane_chunk of the lane's row, `rows8` blocks of 8 rows further; `chunk` even where lane_chunk may be 1.
-  __device__ __forceinline__ uint32_t at(int rows8, int chunk) const {
-    return base + (mixed ^ uint32_t((chunk & 7) << 4)) + uint32_t((chunk >> 3) * 128 + rows8 * 8 * Rows::kRowBytes);
+  KVLOOM_HD uint32_t at(int rows8, int chunk) const {
+    return (address ^ uint32_t((chunk & 7) << 4)) + uint32_t((chunk >> 3) * 128 + rows8 * 8 * Rows::kRowBytes);
   }
 };
 

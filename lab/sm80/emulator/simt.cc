@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -58,6 +59,19 @@ struct Warp {
   uint64_t uses[32] = {};
 };
 
+/// An mbarrier, kept beside shared memory: programs have its address alone.
+struct Phased {
+  uint32_t count = 0, pending = 0;
+  uint64_t phase = 0;
+  std::deque<std::vector<Copy>> landing;  // copies whose landing is an arrival
+
+  void arrive() {
+    if (pending == 0) std::printf("simt: more arrivals than a phase has\n"), std::abort();
+    if (--pending == 0) pending = count, ++phase;
+  }
+};
+
+std::map<uint32_t, Phased> barriers;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 Meeting block;
@@ -125,15 +139,41 @@ void commit_copies() {
   f.groups.push_back(std::move(f.open));
   f.open.clear();
 }
+void land(const std::vector<Copy>& copies);
 void wait_copies(int pending) {
   Fiber& f = fibers[current];
   while (int(f.groups.size()) > pending) {
-    for (const Copy& c : f.groups.front()) {
-      char* to = shared(c.to);
-      std::memset(to, 0, c.total);
-      if (c.bytes) std::memcpy(to, c.from, c.bytes);
-    }
+    land(f.groups.front());
     f.groups.pop_front();
+  }
+}
+
+void land(const std::vector<Copy>& copies) {
+  for (const Copy& c : copies) {
+    char* to = shared(c.to);
+    std::memset(to, 0, c.total);
+    if (c.bytes) std::memcpy(to, c.from, c.bytes);
+  }
+}
+void barrier_init(uint32_t barrier, uint32_t count) { barriers[barrier] = {count, count, 0, {}}; }
+void barrier_arrive(uint32_t barrier) { barriers.at(barrier).arrive(); }
+void arrive_after_copies(uint32_t barrier) {
+  Fiber& f = fibers[current];
+  barriers.at(barrier).landing.push_back(std::move(f.open));
+  f.open.clear();
+}
+bool barrier_test(uint32_t barrier, uint32_t parity) { return (barriers.at(barrier).phase & 1) != parity; }
+void barrier_wait(uint32_t barrier, uint32_t parity) {
+  Phased& b = barriers.at(barrier);
+  for (long spins = 0; (b.phase & 1) == parity; ++spins) {
+    while (!b.landing.empty()) {
+      land(b.landing.front());
+      b.landing.pop_front();
+      b.arrive();
+    }
+    if ((b.phase & 1) != parity) return;
+    if (spins > 20000000) std::printf("simt: a phase that never completes\n"), std::abort();
+    yield();
   }
 }
 
@@ -154,6 +194,7 @@ void launch(void (*kernel)(const void*), const void* args, int ctas, int threads
     std::memset(kvloom_shared, 0xff, sizeof kvloom_shared);
     warps = std::vector<Warp>(size_t(threads / 32));
     block = {};
+    barriers.clear();
     running = threads;
     for (Fiber& f : fibers) {
       f.done = false;

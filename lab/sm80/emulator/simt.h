@@ -41,6 +41,13 @@ void copy_later(uint32_t to, const void* from, uint32_t bytes, uint32_t total);
 void commit_copies();
 void wait_copies(int pending);
 
+/// mbarriers at shared addresses. Copies that an arrival waits for happen when somebody waits for the phase.
+void barrier_init(uint32_t barrier, uint32_t count);
+void barrier_arrive(uint32_t barrier);
+void arrive_after_copies(uint32_t barrier);
+bool barrier_test(uint32_t barrier, uint32_t parity);
+void barrier_wait(uint32_t barrier, uint32_t parity);
+
 char* shared(uint32_t address);
 uint32_t shared_address(const void* p);
 
@@ -66,6 +73,7 @@ inline uint32_t __ballot_sync(uint32_t, bool x) {
   return r;
 }
 inline bool __any_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) != 0; }
+inline bool __all_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) == 0xffffffffu; }
 
 inline int atomicMax(int* p, int x) { int b = *p; *p = b > x ? b : x; return b; }
 inline int atomicMin(int* p, int x) { int b = *p; *p = b < x ? b : x; return b; }

@@ -2,6 +2,7 @@
 #include "kvloom/base/dtype.h"
 #include "simt.h"
 namespace kvloom::ptx {
+inline uint32_t kept(uint32_t x) { return x; }
 inline float ex2(float x) { return std::exp2f(x); }
 inline float lg2(float x) { return std::log2f(x); }
 inline float sin_small(float x) { return std::sin(x); }
