@@ -18,6 +18,8 @@ struct EngineState {
   Setup setup;
   Capacity capacity;
   plan::Planner planner;
+  std::unique_ptr<plan::Planner> memory_planner;  // of steps of the memory class alone, where they have a kernel of their own
+  plan::PlanLayout plan_layout;
   runtime::ScratchLayout layout;
   std::unique_ptr<char, AlignedFree> own_workspace;  // CPU
   runtime::DeviceMemory own_device_workspace;        // GPU
@@ -30,13 +32,20 @@ struct EngineState {
   uint64_t id = 0;                         // no two engines of a process have the same
 
   EngineState(Setup s, const Capacity& c)
-      : setup(std::move(s)), capacity(c), planner(setup.spec, c, setup.config), layout(scratch_layout_of(setup, planner.layout())) {}
+      : setup(std::move(s)),
+        capacity(c),
+        planner(setup.spec, c, setup.config),
+        plan_layout(plan_layout_of(setup, c)),
+        layout(scratch_layout_of(setup, plan_layout)) {
+    if (setup.memory_config) memory_planner = std::make_unique<plan::Planner>(setup.spec, c, *setup.memory_config);
+  }
   ~EngineState() { plans->close(); }
 
   const runtime::Candidate& kernel() const { return setup.choice.winner(); }
   void take_workspace(const Workspace& workspace);
   char* own_memory();
   std::unique_ptr<PlanState> take_plan();
+  plan::Planner& plan_block(PlanState& state, const Batch& batch, char*& block);
   void plan_into(PlanState& state, const Batch& batch);
   void check_owner(const PlanState& plan, const char* where) const;
 };
@@ -71,21 +80,21 @@ void EngineState::take_workspace(const Workspace& workspace) {
   }
   scratch = runtime::scratch_at(data, layout);
   if (setup.device == nullptr) return;
-  runner = std::make_unique<runtime::CudaRunner>(*setup.device, *setup.module, setup.spec);
+  runner = std::make_unique<runtime::CudaRunner>(*setup.device, setup.spec);
   runner->set_scratch(scratch);
 }
 
 std::unique_ptr<PlanState> EngineState::take_plan() {
   if (std::unique_ptr<PlanState> resting = plans->take()) return resting;
   auto fresh = std::make_unique<PlanState>();
-  fresh->block_bytes = planner.layout().plan_bytes;
+  fresh->block_bytes = plan_layout.plan_bytes;
   for (int i = 0; i < (setup.device != nullptr ? 2 : 1); ++i) {
     fresh->blocks[i] = aligned_bytes(fresh->block_bytes, "plan");
     std::memset(fresh->blocks[i].get(), 0, size_t(fresh->block_bytes));
   }
   if (setup.device != nullptr) {
     fresh->cuda = std::make_unique<runtime::CudaPlan>(
-        *setup.device, runtime::upload_layout(planner.layout(), capacity.max_requests, setup.spec.variant.custom_mask));
+        *setup.device, runtime::upload_layout(plan_layout, capacity.max_requests, setup.spec.variant.custom_mask));
   }
   fresh->engine_id = id;
   fresh->spec = setup.spec;
@@ -128,18 +137,42 @@ void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch&
   }
 }
 
+/// True if no request has more query rows a KV head than the memory class takes. A malformed batch is the planner's to refuse.
+bool has_few_rows(const api::Setup& setup, const Batch& batch) {
+  if (!batch.qo_indptr.given() || batch.qo_indptr.size <= batch.num_requests) return false;
+  for (int32_t r = 0; r < batch.num_requests; ++r) {
+    const int64_t rows = (batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * setup.spec.group_size();
+    if (rows > setup.config.compute_rows_above) return false;
+  }
+  return true;
+}
+
 /// Rows that attend to nothing because the plan has no query tokens at all need no kernel.
 bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 
 }  // namespace
 
+/// Plans into the next block, with the planner whose kernel will run the step. Few rows everywhere do not say yet that all items will be of
+/// the memory class: many requests may share a prefix.
+plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch, char*& block) {
+  const auto with = [&](plan::Planner& p) -> plan::Planner& {
+    block = state.open_block(p.layout());
+    p.plan(batch, block, p.layout().plan_bytes);
+    state.close_block();
+    return p;
+  };
+  if (!memory_planner || !has_few_rows(setup, batch)) return with(planner);
+  plan::Planner& memory = with(*memory_planner);
+  return memory.uses_class(1) ? with(planner) : memory;
+}
+
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
-  char* const block = state.open_block();
-  planner.plan(batch, block, planner.layout().plan_bytes);
-  state.close_block();
+  char* block = nullptr;
+  const plan::Planner& used = plan_block(state, batch, block);
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
-  state.next_step.notes = planner.level_notes();
-  state.take_block(planner.uses_class(0), planner.uses_class(1));
+  state.next_step.notes = used.level_notes();
+  const bool own_memory = setup.shares_kernels || &used == memory_planner.get();
+  state.take_block(setup.module == nullptr ? nullptr : &setup.module->of(used.uses_class(0), used.uses_class(1), own_memory));
 }
 
 Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options, const Workspace& workspace) {
@@ -162,7 +195,7 @@ Engine& Engine::operator=(Engine&&) noexcept = default;
 
 int64_t Engine::workspace_size(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options) {
   const api::Setup s = api::make_setup(spec, capacity, options);
-  return scratch_layout_of(s, plan::plan_layout(s.spec, capacity, s.config)).bytes;
+  return scratch_layout_of(s, plan_layout_of(s, capacity)).bytes;
 }
 
 api::EngineState& Engine::state() const {
@@ -219,7 +252,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
 std::string Engine::explain() const {
   const api::EngineState& s = state();
   const api::Setup& setup = s.setup;
-  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.choice);
+  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.memory_config ? &*setup.memory_config : nullptr, setup.choice);
   if (setup.module != nullptr) {
     for (const auto& [name, e] :
          {std::pair{"memory", setup.module->entries[0]}, {"compute", setup.module->entries[1]}, {"mixed", setup.module->entries[2]}}) {

@@ -12,30 +12,47 @@
 namespace kvloom::api {
 namespace {
 
-/// CTAs that every entry of the unit fits at once: any step may be the next.
-int32_t resident_ctas(const runtime::AttendModule& module, int32_t num_sms) {
-  int32_t an_sm = module.entries[0].ctas_per_sm;
-  for (const runtime::AttendModule::Entry& e : module.entries) an_sm = min_of(an_sm, e.ctas_per_sm);
+/// CTAs of which every one of `entries` of the unit fits an SM at once: any such step may be the next.
+int32_t resident_ctas(const runtime::AttendModule& module, std::initializer_list<int> entries, int32_t num_sms) {
+  int32_t an_sm = module.entries[*entries.begin()].ctas_per_sm;
+  for (const int i : entries) an_sm = min_of(an_sm, module.entries[i].ctas_per_sm);
   return an_sm * num_sms;
 }
 
-void set_schedule(Setup& s, const EngineOptions& options) {
+/// Steps of so little that every CTA should have one piece of it: keys times KV heads an SM, at most.
+constexpr int64_t kSmallStep = 4096;
+
+void set_gpu_schedule(Setup& s, const Capacity& capacity) {
+  SchedulerConfig memory = s.config;
+  const int32_t sms = s.choice.gpu.num_sms;
+  const bool apart = s.choice.winner().kernel->gpu.schedule(s.spec, s.choice.gpu, s.config, memory);
+  if (s.module != nullptr) {
+    s.config.num_ctas = apart ? resident_ctas(*s.module, {1, 2}, sms) : resident_ctas(*s.module, {0, 1, 2}, sms);
+    memory.num_ctas = resident_ctas(*s.module, {0}, sms);
+  }
+  s.shares_kernels = !apart;
+  // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
+  if (apart && capacity.max_kv_tokens * s.spec.num_kv_heads > kSmallStep * sms) s.memory_config = memory;
+}
+
+void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& options) {
   SchedulerConfig& config = s.config;
   config.policy = options.policy;
   config.levels = options.levels;
-  const runtime::AttendKernel& kernel = *s.choice.winner().kernel;
   if (s.on_gpu()) {
-    kernel.gpu.schedule(s.spec, s.choice.gpu, config);
-    if (s.module != nullptr) config.num_ctas = resident_ctas(*s.module, s.choice.gpu.num_sms);
+    set_gpu_schedule(s, capacity);
   } else {
     config.num_ctas = cpu::kVirtualCtas;
-    cpu::kernel_classes(s.spec, kernel.target, config.classes);
+    cpu::kernel_classes(s.spec, s.choice.winner().kernel->target, config.classes);
   }
-  if (options.num_ctas > 0) config.num_ctas = options.num_ctas;
   const int32_t tile = std::lcm(config.classes[0].tile_kv, config.classes[1].tile_kv);
   require(options.split_tokens % tile == 0, "Engine: options.split_tokens: got {}, wanted a multiple of {} (the kernel's tile of keys)",
           options.split_tokens, tile);
   config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(config.split_tokens, tile);
+  if (s.memory_config) s.memory_config->split_tokens = config.split_tokens;
+  if (options.num_ctas <= 0) return;
+  config.num_ctas = options.num_ctas;
+  if (s.memory_config) s.memory_config->num_ctas = options.num_ctas;
 }
 
 }  // namespace
@@ -52,9 +69,21 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
     s.module = &runtime::attend_module(*s.device, s.choice.unit);
   }
   if (!s.on_gpu() && s.spec.variant.user != nullptr) s.user = runtime::user_stage(s.spec.variant, s.choice.winner().kernel->target);
-  set_schedule(s, options);
+  set_schedule(s, capacity, options);
   s.threads = options.threads > 0 ? options.threads : runtime::usable_cores();
   return s;
+}
+
+plan::PlanLayout plan_layout_of(const Setup& s, const Capacity& capacity) {
+  plan::PlanLayout all = plan::plan_layout(s.spec, capacity, s.config);
+  if (!s.memory_config) return all;
+  const plan::PlanLayout memory = plan::plan_layout(s.spec, capacity, *s.memory_config);
+  all.plan_bytes = max_of(all.plan_bytes, memory.plan_bytes);
+  all.max_scratch_rows = max_of(all.max_scratch_rows, memory.max_scratch_rows);
+  all.partial_o_bytes = max_of(all.partial_o_bytes, memory.partial_o_bytes);
+  all.partial_lse_bytes = max_of(all.partial_lse_bytes, memory.partial_lse_bytes);
+  all.counter_bytes = max_of(all.counter_bytes, memory.counter_bytes);
+  return all;
 }
 
 runtime::ScratchLayout scratch_layout_of(const Setup& s, const plan::PlanLayout& layout) {

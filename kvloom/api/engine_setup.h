@@ -7,12 +7,16 @@
 #include "kvloom/runtime/registry.h"
 #include "kvloom/runtime/scratch_layout.h"
 
+#include <optional>
+
 namespace kvloom::api {
 
 struct Setup {
   AttentionSpec spec;
   runtime::Choice choice;
   SchedulerConfig config;
+  std::optional<SchedulerConfig> memory_config;   // of steps of the memory class alone, where they have a kernel of their own
+  bool shares_kernels = true;                     // steps of the memory class alone run on attend_memory, planned like all others
   int32_t threads = 1;                            // CPU
   cpu::UserStage user;                            // CPU: of a user's variant
   const runtime::Device* device = nullptr;        // GPU; nullptr: none, or an architecture alone
@@ -24,6 +28,8 @@ struct Setup {
 /// Checks, chooses, and, for a device that is there, compiles and loads the kernel: how many CTAs it fits decides how work is cut.
 Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options);
 
+/// Of plan buffers and partials: what the steps of any kind need at most.
+plan::PlanLayout plan_layout_of(const Setup& setup, const Capacity& capacity);
 /// Of the workspace. On a GPU it holds partials alone: counters travel with the plan.
 runtime::ScratchLayout scratch_layout_of(const Setup& setup, const plan::PlanLayout& layout);
 

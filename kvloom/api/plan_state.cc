@@ -17,13 +17,14 @@ std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what
   return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
 }
 
-char* PlanState::open_block() {
+char* PlanState::open_block(const plan::PlanLayout& of) {
   const int index = next();
-  if (open[index]) {
+  if (open[index] || layout[index] != &of) {
     std::memset(blocks[index].get(), 0, size_t(block_bytes));
     held[index] = PlanHeader{};
   }
   open[index] = true;
+  layout[index] = &of;
   return blocks[index].get();
 }
 
@@ -46,10 +47,10 @@ void PlanState::close_block() {
   open[index] = false;
 }
 
-void PlanState::take_block(bool memory_items, bool compute_items) {
+void PlanState::take_block(const runtime::AttendModule::Entry* entry) {
   now = next();
   std::swap(static_cast<PlannedStep&>(*this), next_step);
-  if (cuda) cuda->take(view(), memory_items, compute_items, {mask_columns.data(), int64_t(mask_columns.size())});
+  if (cuda) cuda->take(view(), *entry, {mask_columns.data(), int64_t(mask_columns.size())});
 }
 
 std::unique_ptr<PlanState> PlanPool::take() {

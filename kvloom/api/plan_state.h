@@ -46,13 +46,13 @@ struct PlanState : PlannedStep {
   std::unique_ptr<runtime::CudaPlan> cuda;       // GPU
 
   PlanView view() const { return view_plan(blocks[now].get()); }
-  /// Where the next step goes.
-  char* open_block();
+  /// Where the next step goes, of a planner that lays its plans out as `layout` says.
+  char* open_block(const plan::PlanLayout& layout);
   /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
   void close_block();
-  /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. The arguments: which
-  /// kinds of items it has.
-  void take_block(bool memory_items, bool compute_items);
+  /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the kernel
+  /// that runs it; nullptr without a device.
+  void take_block(const runtime::AttendModule::Entry* entry);
   PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 
  private:
@@ -60,6 +60,7 @@ struct PlanState : PlannedStep {
   int now = 0;
   PlanHeader held[2] = {};        // how many elements of each section may be other than zero
   bool open[2] = {false, false};  // anything may be: a plan failed half way
+  const plan::PlanLayout* layout[2] = {};  // of the step that it holds
 };
 
 /// The free list. Shared by an engine and its plans, so that either may go first.

@@ -14,7 +14,7 @@ namespace kvloom::jit {
 namespace {
 
 std::vector<std::string> options_of(const std::string& arch) {
-  return {"--gpu-architecture=" + arch, "-std=c++20", "-default-device", "--ptxas-options=-v"};
+  return {"--gpu-architecture=" + arch, "-std=c++20", "-default-device", "-ftz=true", "--ptxas-options=-v"};
 }
 
 const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {

@@ -2,6 +2,7 @@
 
 #include "kvloom/support/format.h"
 
+#include <utility>
 #include <vector>
 
 namespace kvloom::jit {
@@ -52,16 +53,16 @@ std::string user_text(const UserVariant& user) {
   return kvloom::format("#line 1 \"{}\"\n{}\n", file, user.text);
 }
 
-Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
-                 const std::string& compute_config) {
+Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const AttendConfigs& configs) {
   std::string macro = std::string("KVLOOM_") + family + "_ATTEND";
   for (char& c : macro) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
   std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family) + variant_headers(spec.variant);
   if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
-  text += kvloom::format(
-      "\nnamespace {{\nusing Variant = {};\nconstexpr kvloom::{}::AttendConfig kMemory{{{}}};\n"
-      "constexpr kvloom::{}::AttendConfig kCompute{{{}}};\n}}  // namespace\n\n{}(kMemory, kCompute, Variant)\n",
-      variant_type(spec.variant), family, memory_config, family, compute_config, macro);
+  text += kvloom::format("\nnamespace {{\nusing Variant = {};\nusing Config = kvloom::{}::AttendConfig;\n", variant_type(spec.variant), family);
+  for (const auto& [name, config] : {std::pair{"kMemory", &configs.memory}, {"kMixedMemory", &configs.mixed_memory}, {"kCompute", &configs.compute}}) {
+    text += kvloom::format("constexpr Config {}{{{}}};\n", name, *config);
+  }
+  text += kvloom::format("}}  // namespace\n\n{}(kMemory, kMixedMemory, kCompute, Variant)\n", macro);
   return {key, text};
 }
 

@@ -13,10 +13,14 @@ struct Unit {
   std::string text;
 };
 
-/// One attention unit of a family: two configurations (designated initialisers: ".head_dim_qk = 128, ...") joined with the spec's variant.
+/// The configurations of an attention unit, as designated initialisers: ".head_dim_qk = 128, ...".
+struct AttendConfigs {
+  std::string memory, mixed_memory, compute;
+};
+
+/// One attention unit of a family: its configurations joined with the spec's variant.
 /// A user's text stands in it as it is, under its own file name and line numbers.
-Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const std::string& memory_config,
-                 const std::string& compute_config);
+Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const AttendConfigs& configs);
 
 /// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
 Unit ops_unit();

@@ -25,7 +25,7 @@ std::string class_line(const char* name, const KernelClass& c) {
 
 }  // namespace
 
-std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const Choice& choice) {
+std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const SchedulerConfig* memory, const Choice& choice) {
   const Candidate& winner = choice.winner();
   std::string text = kvloom::format("kernel   {}\n", winner.key);
   if (choice.on_gpu()) {
@@ -40,6 +40,9 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
   text += kvloom::format("CTAs     {}{}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
                          choice.on_gpu() ? "" : ", virtual: whichever thread is free takes the next", config.compute_rows_above);
   text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
+  if (memory != nullptr) {
+    text += kvloom::format("steps of the memory class alone: {} CTAs\n", memory->num_ctas) + class_line("memory", memory->classes[0]);
+  }
   const int64_t group = spec.group_size();
   const Intensity decode = intensity(spec, *winner.kernel, group);
   const Intensity tile = intensity(spec, *winner.kernel, config.classes[1].tile_rows);

@@ -34,11 +34,10 @@ CudaPlan::CudaPlan(const Device& device, const UploadLayout& layout) : layout_(l
   }
 }
 
-void CudaPlan::take(const PlanView& plan, bool memory_items, bool compute_items, Span<const int32_t> mask_columns) {
+void CudaPlan::take(const PlanView& plan, const AttendModule::Entry& entry, Span<const int32_t> mask_columns) {
   plan_ = plan;
   mask_columns_ = mask_columns;
-  memory_items_ = memory_items;
-  compute_items_ = compute_items;
+  entry_ = &entry;
   uploaded_ = false;
 }
 
@@ -56,9 +55,8 @@ void CudaPlan::pack(int64_t& begin, int64_t& end) {
   end = layout_.plan + plan::packed_bytes(plan_);
 }
 
-CudaRunner::CudaRunner(const Device& device, const AttendModule& module, const AttentionSpec& spec)
+CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec)
     : device_(device),
-      module_(module),
       page_size_(uint32_t(spec.page_size)),
       group_size_(uint32_t(spec.group_size())),
       order_(device),
@@ -132,7 +130,7 @@ void CudaRunner::launch(const CudaPlan& plan, const PlanHeader& header, const At
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.page_size = page_size_;
   args.group_size = group_size_;
-  const AttendModule::Entry& entry = module_.of(plan.memory_items_, plan.compute_items_);
+  const AttendModule::Entry& entry = *plan.entry_;
   jit::CuLaunchAttribute early = {};
   early.id = jit::kCuLaunchProgrammaticStreamSerialization;
   early.value.programmatic_stream_serialization_allowed = 1;

@@ -28,7 +28,7 @@ class CudaPlan {
 
   /// The step that counts from now on; it is not on the device yet. Both must stay where they are until it is. `mask_columns`: of each
   /// request; custom masks only.
-  void take(const PlanView& plan, bool memory_items, bool compute_items, Span<const int32_t> mask_columns);
+  void take(const PlanView& plan, const AttendModule::Entry& entry, Span<const int32_t> mask_columns);
 
  private:
   friend class CudaRunner;
@@ -40,7 +40,7 @@ class CudaPlan {
   int now_ = 0;
   PlanView plan_;
   Span<const int32_t> mask_columns_;
-  bool memory_items_ = false, compute_items_ = false;
+  const AttendModule::Entry* entry_ = nullptr;  // that runs it
   bool uploaded_ = false;
   jit::CuStream ready_on_ = nullptr;  // work on this stream comes after the copy
   bool has_run_ = false;
@@ -50,7 +50,7 @@ class CudaPlan {
 /// Launches the plans of one engine. Its partials are one block of memory, so runs on several streams are put in order by events.
 class CudaRunner {
  public:
-  CudaRunner(const Device& device, const AttendModule& module, const AttentionSpec& spec);
+  CudaRunner(const Device& device, const AttentionSpec& spec);
 
   const Device& device() const { return device_; }
   void set_scratch(const Scratch& scratch) { scratch_ = scratch; }
@@ -67,7 +67,6 @@ class CudaRunner {
   void launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const;
 
   const Device& device_;
-  const AttendModule& module_;
   FastDivide page_size_, group_size_;
   Scratch scratch_;
   Event order_;

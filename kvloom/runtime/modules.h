@@ -18,7 +18,10 @@ struct AttendModule {
   };
   Entry entries[3];  // memory, compute, mixed
 
-  const Entry& of(bool memory, bool compute) const { return entries[memory && compute ? 2 : compute ? 1 : 0]; }
+  /// Of a step with these classes of items. `own_memory`: those of the memory class alone are planned for a kernel of their own.
+  const Entry& of(bool memory, bool compute, bool own_memory) const {
+    return entries[memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 2];
+  }
 };
 
 /// Compiles (or finds in the cache) and loads `unit`. Safe from any thread; the first of them works, the rest wait.

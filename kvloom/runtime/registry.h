@@ -25,7 +25,9 @@ using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, cons
 struct GpuFamily {
   std::string (*refusal)(const AttentionSpec& spec, const GpuTarget& target,
                          bool fixed_split);  // "" if it runs `spec`, else why not: one clause
-  void (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
+  /// Tiles and costs of steps of all kinds into `config`. True: steps of the memory class alone have kernels of their own, and those of
+  /// these are in `memory`.
+  bool (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config, SchedulerConfig& memory);
   jit::Unit (*unit)(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 };
 

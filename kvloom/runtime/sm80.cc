@@ -50,6 +50,26 @@ std::string dim_refusal(const AttentionSpec& s) {
   return "";
 }
 
+/// Nanoseconds of one CTA. An item costs what lies between its words and its first key, and its end; with two CTAs half of that is hidden.
+KernelClass memory_class(const AttentionSpec& s, const sm80::AttendConfig& c) {
+  const double dims = double(s.head_dim_qk) + s.head_dim_vo;
+  KernelClass k;
+  k.tile_rows = c.tile_rows;
+  k.tile_kv = c.tile_kv;
+  k.cost_per_token = int32_t(dims * size_of(s.kv_dtype) * c.ctas_per_sm / kBytesPerNs) + 1;
+  k.cost_per_item = 2500 / c.ctas_per_sm;
+  return k;
+}
+KernelClass compute_class(const AttentionSpec& s, const sm80::AttendConfig& c) {
+  const double dims = double(s.head_dim_qk) + s.head_dim_vo;
+  KernelClass k;
+  k.tile_rows = c.tile_rows;
+  k.tile_kv = c.tile_kv;
+  k.cost_per_token = int32_t(2.0 * dims * c.tile_rows * c.ctas_per_sm / kFlopPerNs) + 1;
+  k.cost_per_item = 4000;
+  return k;
+}
+
 }  // namespace
 
 std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
@@ -61,7 +81,7 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   const std::string dims = dim_refusal(s);
   if (!dims.empty()) return dims;
   const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::compute_config(u)}) {
+  for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::mixed_memory_config(u), sm80::compute_config(u)}) {
     const int32_t bytes = sm80::shared_estimate(c, u);
     if (bytes <= g.shared_bytes_block) continue;
     return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}", s.head_dim_qk, s.head_dim_vo,
@@ -70,26 +90,20 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   return "";
 }
 
-void sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+bool sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config, SchedulerConfig& memory) {
   const sm80::UnitSpec u = unit_spec(s, g, config.policy == Policy::fixed_split);
-  const sm80::AttendConfig memory = sm80::memory_config(u), compute = sm80::compute_config(u);
-  const double dims = double(s.head_dim_qk) + s.head_dim_vo;
-  KernelClass& m = config.classes[0];
-  m = KernelClass{};
-  m.tile_rows = memory.tile_rows;
-  m.tile_kv = memory.tile_kv;
-  m.cost_per_token = int32_t(dims * size_of(s.kv_dtype) * memory.ctas_per_sm / kBytesPerNs) + 1;
-  m.cost_per_item = 2500 / memory.ctas_per_sm;  // from the item's words to its first key, and its end; with two CTAs half of it is hidden
-  KernelClass& c = config.classes[1];
-  c = KernelClass{};
-  c.tile_rows = compute.tile_rows;
-  c.tile_kv = compute.tile_kv;
-  c.cost_per_token = int32_t(2.0 * dims * compute.tile_rows * compute.ctas_per_sm / kFlopPerNs) + 1;
-  c.cost_per_item = 4000;
+  const sm80::AttendConfig alone = sm80::memory_config(u), mixed = sm80::mixed_memory_config(u), compute = sm80::compute_config(u);
+  config.compute_rows_above = kMemoryRows;
   config.cost_partial = 1000;
   config.cost_merge = 2500;
-  config.compute_rows_above = kMemoryRows;
-  config.num_ctas = g.num_sms * min_of(memory.ctas_per_sm, compute.ctas_per_sm);
+  config.classes[0] = memory_class(s, mixed);
+  config.classes[1] = compute_class(s, compute);
+  config.num_ctas = g.num_sms * min_of(mixed.ctas_per_sm, compute.ctas_per_sm);
+  if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return false;
+  memory = config;
+  memory.classes[0] = memory_class(s, alone);
+  memory.num_ctas = g.num_sms * alone.ctas_per_sm;
+  return true;
 }
 
 jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
@@ -99,7 +113,8 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   code.variant.sink = false;
   const std::string key = kernel_key("attend", "sm80", code, fixed_split);
   const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  return jit::attend_unit(key, "sm80", s, config_text(sm80::memory_config(u)), config_text(sm80::compute_config(u)));
+  return jit::attend_unit(key, "sm80", s,
+                          {config_text(sm80::memory_config(u)), config_text(sm80::mixed_memory_config(u)), config_text(sm80::compute_config(u))});
 }
 
 }  // namespace kvloom::runtime

@@ -14,7 +14,7 @@ namespace kvloom::runtime {
 std::string sm80_refusal(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 
 /// Tiles and costs of both classes for config.policy. num_ctas is set as far as it is known without a device.
-void sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
+bool sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config, SchedulerConfig& memory);
 
 /// The unit of `spec`. `fixed_split`: its plans are made by that policy.
 jit::Unit sm80_unit(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);

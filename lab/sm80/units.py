@@ -78,7 +78,7 @@ def chosen(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16",
     u = unit(name, variant, qk, vo, q, kv, o, paged, fixed)
     spec = (f"{{{qk}, {vo}, kvloom::DType::{q}, kvloom::DType::{kv}, kvloom::DType::{o}, {str(paged).lower()}, {str(fixed).lower()}, "
             f"{str('Rope' in variant).lower()}, {shared}}}")
-    u["memory"], u["compute"] = (f"kvloom::sm80::{c}_config({spec})" for c in ("memory", "compute"))
+    u["memory"], u["mixed_memory"], u["compute"] = (f"kvloom::sm80::{c}_config({spec})" for c in ("memory", "mixed_memory", "compute"))
     return u
 
 
@@ -98,13 +98,13 @@ def text(u):
     if u["user"]:
         headers += f'#line 1 "{u["user"]}.h"\n' + (ROOT / "examples/variants" / (u["user"] + ".h")).read_text() + '#line 1 "unit"\n'
     return (f'#include "kvloom/device/sm80/unit.cuh"\n{headers}\nnamespace {{\nusing namespace kvloom::variants;\nusing Variant = {u["variant"]};\n'
-            f'constexpr kvloom::sm80::AttendConfig kMemory{{{u["memory"]}}};\nconstexpr kvloom::sm80::AttendConfig kCompute{{{u["compute"]}}};\n}}  // namespace\n\n'
+            f'constexpr kvloom::sm80::AttendConfig kMemory{{{u["memory"]}}};\nconstexpr kvloom::sm80::AttendConfig kMixedMemory{{{u.get("mixed_memory", u["memory"])}}};\nconstexpr kvloom::sm80::AttendConfig kCompute{{{u["compute"]}}};\n}}  // namespace\n\n'
             + entries(u.get("only")))
 
 
 def entries(only):
     if not only:
-        return "KVLOOM_SM80_ATTEND(kMemory, kCompute, Variant)\n"
+        return "KVLOOM_SM80_ATTEND(kMemory, kMixedMemory, kCompute, Variant)\n"
     c = "kCompute" if only == "compute" else "kMemory"
     one = f"{c}.threads(), kvloom::sm80::shared_bytes<{c}, Variant>(), {c}.ctas_per_sm"
     return (f'extern "C" __global__ void __launch_bounds__({c}.threads(), {c}.ctas_per_sm) attend_{only}(const __grid_constant__ kvloom::AttendArgs args) {{\n'

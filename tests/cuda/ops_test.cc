@@ -106,7 +106,9 @@ void try_append(const Append& c, const std::string& what) {
   GpuStream stream(0);
   append_kv(k_in.t, c.v ? v_in.t : Tensor(), batch, k_out.t, c.v ? v_out.t : Tensor(), c.layout, kPageSize, c.rope, c.scale,
             on_gpu(stream.handle()));
-  if (c.rope.mode == RopeMode::none) EXPECT_EQ(k_out.bytes(), k.bytes) << what;
+  if (c.rope.mode == RopeMode::none) {
+    EXPECT_EQ(k_out.bytes(), k.bytes) << what;
+  }
   expect_near(k_out.bytes(), k, what.c_str(), c.rope.mode == RopeMode::none ? 1.0 / 64 : 1.0);
   EXPECT_EQ(v_out.bytes(), v.bytes) << what;
 }

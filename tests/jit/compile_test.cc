@@ -107,7 +107,8 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
   AttentionSpec spec;
   spec.variant.alibi = true;
   spec.variant.soft_cap = 30.0f;
-  const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec, ".tile_rows = 16", ".tile_rows = 64");
+  const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec,
+                                {".tile_rows = 16", ".tile_rows = 16, .tile_kv = 32", ".tile_rows = 64"});
   EXPECT_EQ(unit.text,
             "// attend.sm80.bf16.d128.paged.alibi.softcap\n"
             "#include \"kvloom/device/sm80/unit.cuh\"\n"
@@ -117,11 +118,13 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
             "\n"
             "namespace {\n"
             "using Variant = kvloom::variants::Compose<kvloom::variants::Alibi, kvloom::variants::SoftCap>;\n"
-            "constexpr kvloom::sm80::AttendConfig kMemory{.tile_rows = 16};\n"
-            "constexpr kvloom::sm80::AttendConfig kCompute{.tile_rows = 64};\n"
+            "using Config = kvloom::sm80::AttendConfig;\n"
+            "constexpr Config kMemory{.tile_rows = 16};\n"
+            "constexpr Config kMixedMemory{.tile_rows = 16, .tile_kv = 32};\n"
+            "constexpr Config kCompute{.tile_rows = 64};\n"
             "}  // namespace\n"
             "\n"
-            "KVLOOM_SM80_ATTEND(kMemory, kCompute, Variant)\n");
+            "KVLOOM_SM80_ATTEND(kMemory, kMixedMemory, kCompute, Variant)\n");
 }
 
 TEST(Unit, VariantsAreComposedInOrder) {

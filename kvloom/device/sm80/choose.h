@@ -97,7 +97,9 @@ KVLOOM_HD constexpr bool takes_8_warps(const UnitSpec& s) {
   return !s.fixed_split && !is_large(s) && fits(compute_of_8_warps(s), s, 1) && fits(memory_of_8_warps(s), s, 1);
 }
 
-KVLOOM_HD constexpr AttendConfig memory_config(const UnitSpec& s) { return takes_8_warps(s) ? memory_of_8_warps(s) : memory_of_4_warps(s); }
+/// Of steps with nothing but few rows, and of the few rows beside compute_config. The same under fixed_split.
+KVLOOM_HD constexpr AttendConfig memory_config(const UnitSpec& s) { return memory_of_4_warps(s); }
+KVLOOM_HD constexpr AttendConfig mixed_memory_config(const UnitSpec& s) { return takes_8_warps(s) ? memory_of_8_warps(s) : memory_of_4_warps(s); }
 KVLOOM_HD constexpr AttendConfig compute_config(const UnitSpec& s) {
   if (common_config(s).wide()) return memory_of_4_warps(s);
   return takes_8_warps(s) ? compute_of_8_warps(s) : compute_of_4_warps(s);
