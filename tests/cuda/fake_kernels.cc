@@ -7,6 +7,7 @@
 #include "kvloom/cpu/append_kv.h"
 #include "kvloom/cpu/attend.h"
 #include "kvloom/cpu/merge_states.h"
+#include "kvloom/runtime/user_variant.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +57,9 @@ void run_attend(const KernelCall& call) {
     std::fprintf(stderr, "fake driver: counter %lld is not zero before a launch\n", (long long)u);
     std::abort();
   }
-  cpu::attend(spec, plan, args.params, args.scratch, pool, cpu::best_target());
+  const cpu::Target target = cpu::best_target();
+  const cpu::UserStage user = spec.variant.user ? runtime::user_stage(spec.variant, target) : cpu::UserStage();
+  cpu::attend(spec, plan, args.params, args.scratch, pool, target, user);
 }
 
 void run_append(const KernelCall& call) { cpu::append_kv(call.as<AppendArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }

@@ -1,0 +1,96 @@
+// Variants of the user's own on a GPU: their parameters travel with the launch, arrays are where the GPU reads them.
+#include "cli/check/check_run.h"
+#include "kvloom/runtime/user_variant.h"
+#include "tests/cuda/engine_fixture.h"
+#include "tests/jit/temporary_folder.h"
+
+namespace kvloom::test {
+namespace {
+
+// The fake GPU forbids compiling; the host's compiler may.
+const UserVariant* example(const char* name) {
+  const Environment may_compile("KVLOOM_NO_JIT", nullptr);
+  return variant_from_file(std::string(KVLOOM_SOURCE_DIR "/examples/variants/") + name + ".h");
+}
+
+/// The kernels of `spec` are there; what the fake driver computes with is in the cache.
+void add_kernels(FakeGpu& gpu, const AttentionSpec& spec) {
+  {
+    const Environment may_compile("KVLOOM_NO_JIT", nullptr);
+    runtime::user_stage(spec.variant, cpu::best_target());
+  }
+  gpu.add_kernel(spec);
+  gpu.add_kernel(spec, true);
+}
+
+AttentionSpec spec_with(const char* name) {
+  AttentionSpec spec = gpu_spec();
+  spec.variant.user = example(name);
+  return with_user_variant(spec);
+}
+
+// As `kvloom check --backend cuda --variant FILE`; the fake driver's arithmetic is the CPU's.
+TEST_F(CudaEngine, ChecksOfUsersVariants) {
+  for (const char* name : {"alibi_slopes", "document_mask", "flash_sigmoid", "soft_cap_sink"}) {
+    check::CheckOptions options;
+    options.of_a_case.gpu = true;
+    options.of_a_case.user = example(name);
+    for (int64_t i = 0; i < 5; ++i) {
+      const check::Case c = check::case_of(options, i);
+      add_kernels(gpu, c.spec);
+      gpu.set_spec(&c.spec);
+      const check::CaseResult r = check::run_case(c, options.of_a_case);
+      gpu.set_spec(nullptr);
+      EXPECT_EQ(r.errors.fault, "") << name << " " << i << ": " << check::describe(c);
+      EXPECT_TRUE(has(r.key, ".user-")) << r.key;
+    }
+  }
+}
+
+TEST_F(GpuEngine, ArraysOfUsersVariantsAreDeviceMemory) {
+  const AttentionSpec spec = spec_with("alibi_slopes");
+  add_kernels(gpu, spec);
+  Step s = make_step({{1, 90}, {20, 60}}, spec);
+  Engine engine(s.spec, large(), cuda_options());
+  EXPECT_EQ(engine.kernel_key(), "attend.sm80.bf16.d64.paged.causal.user-AlibiSlopes");
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  g.poison();
+  const float slopes[4] = {0.03f, 0.11f, 0.2f, 0.45f};
+  const VariantParam here[] = {{"slopes", slopes, {4}}};
+  g.tensors.params = {here, 1};
+  const std::string text = error_of([&] { engine.run(plan, g.tensors); }, ErrorCode::invalid_argument);
+  EXPECT_TRUE(has(text, "run: params: slopes: got host memory")) << text;
+  GpuBuffer there(0, sizeof slopes);
+  there.upload(slopes, sizeof slopes);
+  const VariantParam params[] = {{"slopes", there.as<float>(), {4}}};
+  g.tensors.params = {params, 1};
+  engine.run(plan, g.tensors);
+  s.tensors.params = {here, 1};
+  expect_device_right(g, s);
+}
+
+// Numbers are copied into the launch: what the caller does with them afterwards is his own affair.
+TEST_F(GpuEngine, NumbersOfUsersVariantsTravelWithTheLaunch) {
+  const AttentionSpec spec = spec_with("dilated_window");
+  add_kernels(gpu, spec);
+  Step s = make_step({{1, 90}, {20, 60}}, spec);
+  Engine engine(s.spec, large(), cuda_options());
+  const Plan plan = engine.plan(s.batch);
+  GpuStep g(s);
+  g.poison();
+  GpuStream stream(0);
+  {
+    VariantParam params[] = {{"dilation", 3.0}};
+    g.tensors.params = {params, 1};
+    engine.run(plan, g.tensors, stream.handle());
+    params[0].number = 1.0;
+  }
+  stream.synchronize();
+  const VariantParam params[] = {{"dilation", 3.0}};
+  s.tensors.params = {params, 1};
+  expect_device_right(g, s);
+}
+
+}  // namespace
+}  // namespace kvloom::test
