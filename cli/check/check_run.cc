@@ -43,8 +43,8 @@ Case case_of(const CheckOptions& options, int64_t index) {
 }
 
 std::string command_of(const CheckOptions& options, int64_t index, const Schedule& schedule) {
-  std::string line = fmt::format("kvloom check --backend {}{} --case {}:{} --policy {} --ctas {}", backend_of(options),
-                                 variant_of(options), options.seed, index, name_of(schedule.policy), schedule.ctas);
+  std::string line = fmt::format("kvloom check --backend {}{} --case {}:{} --policy {} --ctas {}", backend_of(options), variant_of(options),
+                                 options.seed, index, name_of(schedule.policy), schedule.ctas);
   if (schedule.levels == LevelMode::off) line += " --levels off";
   if (!options.of_a_case.cpu_target.empty()) line += " --cpu-target " + options.of_a_case.cpu_target;
   if (options.of_a_case.sabotage != Sabotage::none) line += fmt::format(" --inject {}", word_of(options.of_a_case.sabotage));
@@ -58,8 +58,7 @@ CheckReport run_check(const CheckOptions& options, const std::function<bool(cons
   const int64_t end = options.only_index >= 0 ? first + 1 : options.cases;
   for (int64_t index = first; index < end; ++index) {
     const Case c = case_of(options, index);
-    set_crash_note(
-        fmt::format("kvloom check --backend {}{} --case {}:{}", backend_of(options), variant_of(options), options.seed, index));
+    set_crash_note(fmt::format("kvloom check --backend {}{} --case {}:{}", backend_of(options), variant_of(options), options.seed, index));
     const CaseResult result = run_case(c, options.of_a_case);
     ++report.cases;
     report.runs += result.runs;

@@ -12,8 +12,8 @@ namespace kvloom::check {
 /// The keys that cases are bent to, both for policies that may fold chunks and for those that do not.
 std::vector<std::string> gpu_check_keys();
 
-/// Makes `c` a case of one of those keys, chosen by `index`; other variants keep their values. `for_user`: of a key without a variant of the
-/// library's that changes logits, for a user's to stand alone.
+/// Makes `c` a case of one of those keys, chosen by `index`; other variants keep their values. `for_user`: of a key without a variant of
+/// the library's that changes logits, for a user's to stand alone.
 void bend_for_gpu(Case& c, int64_t index, bool for_user = false);
 
 }  // namespace kvloom::check

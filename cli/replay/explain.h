@@ -20,7 +20,7 @@ struct ExplainOptions {
   int32_t page_size = 16;
   EngineOptions engine;
   const UserVariant* user = nullptr;  // on top of the layer's own variant
-  cli::Ceilings ceilings;  // of this machine; 0: the roof is not named
+  cli::Ceilings ceilings;             // of this machine; 0: the roof is not named
 };
 
 struct Explanation {

@@ -5,7 +5,7 @@
 
 struct kvloom_engine {
   kvloom::Engine engine;
-  kvloom::api::BatchCopy batch;  // memory of the last batch's levels, kept between steps
+  kvloom::api::BatchCopy batch;   // memory of the last batch's levels, kept between steps
   kvloom::api::RunCopy run = {};  // ... of the last run's parameters
 };
 

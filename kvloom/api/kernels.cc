@@ -83,7 +83,9 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
   return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), fixed_split}).winner().key;
 }
 
-std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) { return unit_of(key, arch, user).text; }
+std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) {
+  return unit_of(key, arch, user).text;
+}
 
 bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user) {
   const jit::Unit unit = unit_of(key, arch, user);

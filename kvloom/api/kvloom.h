@@ -193,8 +193,8 @@ kvloom_status kvloom_workspace_size(const kvloom_spec* spec, const kvloom_capaci
 /* Makes an engine; on a GPU its kernel is compiled, or found in the cache, now. workspace: 64-byte aligned host memory, or 256-byte aligned
  * device memory, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be
  * shared by engines that never run at once; NULL and 0: the engine's own memory. options NULL: defaults.
- * Errors: INVALID_ARGUMENT (field named; a variant's text that does not compile: the compiler's words, with file and line), UNSUPPORTED (every
- * kernel considered, with its reason; no C++ compiler for a variant), OUT_OF_MEMORY, IO, MISMATCH (workspace too small: both numbers named). */
+ * Errors: INVALID_ARGUMENT (field named; a variant: the compiler's words, with file and line), UNSUPPORTED (every kernel considered, with its
+ * reason), OUT_OF_MEMORY, IO (variant_file), MISMATCH (workspace too small: both numbers named). */
 kvloom_status kvloom_engine_create(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options, void* workspace,
                                    int64_t workspace_bytes, kvloom_engine** engine);
 void kvloom_engine_destroy(kvloom_engine* engine);
@@ -259,7 +259,7 @@ kvloom_status kvloom_plan_upload(kvloom_engine* engine, kvloom_plan* plan, void*
 
 /* The plan's bytes (docs/plan_format.md), owned by the plan: equal input gives equal bytes on every machine. */
 kvloom_status kvloom_plan_bytes(const kvloom_plan* plan, const void** data, int64_t* size);
-kvloom_status kvloom_plan_graph_key(const kvloom_plan* plan, uint64_t* key); /* what a captured graph must match to be replayed with it */
+kvloom_status kvloom_plan_graph_key(const kvloom_plan* plan, uint64_t* key); /* what a captured graph must match */
 /* The schedule as text, as JSON, and as an SVG picture with a lane a CTA. */
 kvloom_status kvloom_plan_explain(const kvloom_plan* plan, char** text);
 kvloom_status kvloom_plan_json(const kvloom_plan* plan, char** json);
@@ -304,7 +304,7 @@ typedef struct kvloom_run_tensors {
   const uint8_t* mask;        /* bit q_index * kv_len + kv_index of a request's bytes, little bit order, 1 = keep */
   const int64_t* mask_indptr; /* [num_requests + 1] bytes */
   const kvloom_scales* scale; /* NULL: all 1 */
-  int32_t bare_state;         /* leave the sink (and a variant's finish) out of O and LSE: the caller merges states and applies it once */
+  int32_t bare_state;         /* leave the sink (a variant's finish) out of O and LSE: the caller merges states and applies it once */
   const kvloom_param* params; /* one for every parameter of the spec's variant, in any order; NULL: none */
   int64_t num_params;
 } kvloom_run_tensors;

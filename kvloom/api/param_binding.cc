@@ -96,8 +96,7 @@ std::string declaration_text(const ParamDecl& d) {
 
 UserParams bind_params(const UserVariant* user, Span<const VariantParam> given, const NamedDims& dims) {
   UserParams bound;
-  require(user != nullptr || given.empty(), "run: params: got {} of them, wanted none; the spec has no variant of the user's",
-          given.size);
+  require(user != nullptr || given.empty(), "run: params: got {} of them, wanted none; the spec has no variant of the user's", given.size);
   if (user == nullptr) return bound;
   uint64_t seen = 0;
   for (const VariantParam& p : given) {

@@ -14,8 +14,8 @@ struct NamedDims {
   int64_t requests;
 };
 
-/// Throws invalid_argument: "run: params: NAME: got X, wanted Y": a name that the variant does not have, one that is missing or there twice,
-/// a wrong type, rank, shape or stride, a null pointer, a number that its type can't hold.
+/// Throws invalid_argument: "run: params: NAME: got X, wanted Y": a name that the variant does not have, one that is missing or there
+/// twice, a wrong type, rank, shape or stride, a null pointer, a number that its type can't hold.
 UserParams bind_params(const UserVariant* user, Span<const VariantParam> given, const NamedDims& dims);
 
 /// The addresses among them, for whoever asks the driver: f(address, name).

@@ -62,8 +62,8 @@ void check_variant(const AttentionSpec& s) {
 /// What a user's variant can't be combined with.
 void check_user_variant(const VariantSpec& v) {
   if (v.user == nullptr) return;
-  require(!(v.user->finish != nullptr && v.sink), "Engine: spec.variant.sink: got true with {}, which has a finish hook, wanted one of them",
-          v.user->name);
+  require(!(v.user->finish != nullptr && v.sink),
+          "Engine: spec.variant.sink: got true with {}, which has a finish hook, wanted one of them", v.user->name);
   require(v.user->reduction == Reduction::softmax || v.sigmoid_bias == 0.0f,
           "Engine: spec.variant.sigmoid_bias: got {} with {}, which makes its own weights, wanted 0", v.sigmoid_bias, v.user->name);
 }

@@ -17,8 +17,11 @@ const UserVariant* variant_from_file(const std::string& path) {
 
 std::string describe_variant(const UserVariant& v) {
   std::string hooks, params;
-  for (const auto& [there, name] : {std::pair{v.logit != nullptr, "logit"}, {v.keep != nullptr, "keep"}, {v.weight != nullptr, "weight"},
-                                    {v.finish != nullptr, "finish"}, {!(v.range == KeyRange()), "range"}}) {
+  for (const auto& [there, name] : {std::pair{v.logit != nullptr, "logit"},
+                                    {v.keep != nullptr, "keep"},
+                                    {v.weight != nullptr, "weight"},
+                                    {v.finish != nullptr, "finish"},
+                                    {!(v.range == KeyRange()), "range"}}) {
     if (there) hooks += (hooks.empty() ? "" : ", ") + std::string(name);
   }
   for (int32_t i = 0; i < v.num_params; ++i) params += (i == 0 ? "; parameters " : ", ") + api::declaration_text(v.params[i]);

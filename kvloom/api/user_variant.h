@@ -1,4 +1,5 @@
-// Variants of the user's own: one C++ text with hooks, for the CPU, for GPUs and for the reference that checks compare with. docs/variants.md.
+// Variants of the user's own: one C++ text with hooks, for the CPU, for GPUs and for the reference that checks compare with.
+// docs/variants.md.
 //
 //   spec.variant.user = kvloom::variant_from_file("alibi_slopes.h");
 //   kvloom::Engine engine(spec, capacity);

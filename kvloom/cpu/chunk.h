@@ -17,8 +17,8 @@ struct PackedRow;
 /// The variant's part of a kernel: cpu/score.h.
 using ScoreStage = void (*)(const Job& job, const ScoreTile& tile);
 /// Which of some keys a row keeps by the variant's code: cpu/live_keys.h.
-using MarkStage = void (*)(const Job& job, const RowGroup& group, const KeyColumns& columns, const PackedRow& row, int32_t begin, int32_t end,
-                           uint8_t* live);
+using MarkStage = void (*)(const Job& job, const RowGroup& group, const KeyColumns& columns, const PackedRow& row, int32_t begin,
+                           int32_t end, uint8_t* live);
 
 /// What a user's variant brings for one target (user_stage.inl).
 struct UserStage {

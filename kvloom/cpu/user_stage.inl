@@ -12,10 +12,10 @@ namespace {
 template <class Variant>
 void mark_rows(const Job& job, const RowGroup& group, const KeyColumns& b, const PackedRow& r, int32_t begin, int32_t end, uint8_t* live) {
   const VariantParams& p = job.params->variant;
-  const ScoreRow row{nullptr,
-                     Coord{r.request, r.q_index, r.q_pos, group.kv_index0 + b.token, group.kv_pos0 + b.token, r.q_head,
-                           r.q_head / job.spec->group_size()},
-                     b.key_pos, end};
+  const ScoreRow row{
+      nullptr,
+      Coord{r.request, r.q_index, r.q_pos, group.kv_index0 + b.token, group.kv_pos0 + b.token, r.q_head, r.q_head / job.spec->group_size()},
+      b.key_pos, end};
   for (int32_t j = begin; j < end; ++j) live[j] |= uint8_t(Variant::keep(coord_at(row, j), p));
 }
 
@@ -53,10 +53,10 @@ UserVariant describe_user(const char* name) {
 }  // namespace kvloom::cpu::KVLOOM_TARGET
 
 /// Entries of the shared object. The arguments: the composed variant.
-#define KVLOOM_USER_STAGE(...)                                                                                       \
-  extern "C" __attribute__((visibility("default"))) void kvloom_user_variant(kvloom::UserVariant* to) {              \
-    *to = kvloom::cpu::KVLOOM_TARGET::describe_user<kvloom::variants::Chosen>(kvloom::variants::kChosenName);        \
-  }                                                                                                                  \
-  extern "C" __attribute__((visibility("default"))) void kvloom_user_stage(kvloom::cpu::UserStage* to) {             \
+#define KVLOOM_USER_STAGE(...)                                                                                          \
+  extern "C" __attribute__((visibility("default"))) void kvloom_user_variant(kvloom::UserVariant* to) {                 \
+    *to = kvloom::cpu::KVLOOM_TARGET::describe_user<kvloom::variants::Chosen>(kvloom::variants::kChosenName);           \
+  }                                                                                                                     \
+  extern "C" __attribute__((visibility("default"))) void kvloom_user_stage(kvloom::cpu::UserStage* to) {                \
     *to = {kvloom::cpu::KVLOOM_TARGET::score_rows<__VA_ARGS__>, kvloom::cpu::KVLOOM_TARGET::mark_stage<__VA_ARGS__>()}; \
   }

@@ -62,8 +62,9 @@ HostCompiler* HostCompiler::search(const std::string& asked, std::string& why) {
     if (!found.version_.empty()) return new HostCompiler(found);
     tried += (tried.empty() ? "" : ", ") + (asked.empty() ? std::string(name) : asked);
   }
-  why = asked.empty() ? kvloom::format("no C++ compiler: looked for {} on the PATH; install g++ or clang++, or name one in KVLOOM_CXX", tried)
-                      : kvloom::format("no C++ compiler: KVLOOM_CXX names {}, which is none; name g++ or clang++ by path or by name", tried);
+  why = asked.empty()
+            ? kvloom::format("no C++ compiler: looked for {} on the PATH; install g++ or clang++, or name one in KVLOOM_CXX", tried)
+            : kvloom::format("no C++ compiler: KVLOOM_CXX names {}, which is none; name g++ or clang++ by path or by name", tried);
   return nullptr;
 }
 

@@ -94,9 +94,10 @@ std::string text_fault(const std::string& text) {
   for_each_line(text, [&](std::string_view line, size_t number) {
     const std::string_view name = included(line);
     if (name.empty() || is_embedded(name) || !fault.empty()) return;
-    fault = kvloom::format("line {}: got #include \"{}\", wanted none but of the library's own headers (\"kvloom/attn/exp.h\"); a variant is "
-                           "one text, put what it needs into it",
-                           number, name);
+    fault = kvloom::format(
+        "line {}: got #include \"{}\", wanted none but of the library's own headers (\"kvloom/attn/exp.h\"); a variant is "
+        "one text, put what it needs into it",
+        number, name);
   });
   if (!fault.empty()) return fault;
   if (name_in(text).empty()) {
@@ -107,8 +108,8 @@ std::string text_fault(const std::string& text) {
 
 std::vector<std::string> host_options(const HostTarget& target) {
   // No contraction, as everywhere in the library: a sum of products is the same roundings in every build.
-  std::vector<std::string> options{"-std=c++20",           "-O3",  "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno",
-                                   "-fvisibility=hidden", "-Wno-unused-function"};
+  std::vector<std::string> options{
+      "-std=c++20", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wno-unused-function"};
   options.insert(options.end(), target.options.begin(), target.options.end());
   return options;
 }
@@ -116,7 +117,9 @@ std::vector<std::string> host_options(const HostTarget& target) {
 Unit host_unit(const VariantSpec& spec, const HostTarget& target) {
   const UserVariant& user = *spec.user;
   std::string key = std::string("variant.") + user.name;
-  for (const auto& [there, word] : {std::pair{spec.alibi, "alibi"}, {spec.soft_cap > 0.0f, "softcap"}, {spec.custom_mask, "mask"},
+  for (const auto& [there, word] : {std::pair{spec.alibi, "alibi"},
+                                    {spec.soft_cap > 0.0f, "softcap"},
+                                    {spec.custom_mask, "mask"},
                                     {spec.reduction == Reduction::sum && user.reduction != Reduction::sum, "sigmoid"}}) {
     if (there) key += std::string(".") + word;
   }

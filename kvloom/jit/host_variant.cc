@@ -42,8 +42,8 @@ std::string compile_aloud(const Unit& unit, const HostTarget& target) {
   if (!compiler->compile(unit.text, options, object, log)) {
     std::string words;
     for (const std::string& option : options) words += " " + option;
-    fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key, compiler->version(),
-         log, target.name, compiler->path(), words);
+    fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key,
+         compiler->version(), log, target.name, compiler->path(), words);
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiled for %s in %.2f s\n", unit.key.c_str(), target.name, seconds);
@@ -72,8 +72,8 @@ HostVariant load(const Unit& unit, const HostTarget& target) {
   HostVariant v;
   void (*describe)(UserVariant*) = nullptr;
   if (!*library || !library->find(describe, "kvloom_user_variant", why) || !library->find(v.stage, "kvloom_user_stage", why)) {
-    fail(ErrorCode::io, "jit: {}: got a shared object that can't be loaded ({}), wanted one of this machine; remove the cache ({})", unit.key,
-         why, "kvloom cache clear");
+    fail(ErrorCode::io, "jit: {}: got a shared object that can't be loaded ({}), wanted one of this machine; remove the cache ({})",
+         unit.key, why, "kvloom cache clear");
   }
   describe(&v.facts);
   return v;

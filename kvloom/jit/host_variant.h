@@ -7,8 +7,8 @@ namespace kvloom::jit {
 
 /// The loaded shared object of a unit. Never unloaded.
 struct HostVariant {
-  UserVariant facts;         // name, hooks, parameters; file, text and digest are the caller's to add
-  void (*stage)(void* to);   // fills the cpu room's UserStage
+  UserVariant facts;        // name, hooks, parameters; file, text and digest are the caller's to add
+  void (*stage)(void* to);  // fills the cpu room's UserStage
 };
 
 /// Errors: unsupported (no compiler, or KVLOOM_NO_JIT=1 and not in the cache), invalid_argument (it does not compile: the compiler's words,

@@ -29,7 +29,8 @@ SharedLibrary SharedLibrary::open_bytes(const std::string& bytes, std::string& w
   const int file = ::mkstemp(path.data());
   if (file < 0) return why = path + ": " + std::strerror(errno) + "; name a folder that can be written in TMPDIR", SharedLibrary();
   size_t done = 0;
-  for (ssize_t n = 1; done < bytes.size() && n > 0; done += n > 0 ? size_t(n) : 0) n = ::write(file, bytes.data() + done, bytes.size() - done);
+  for (ssize_t n = 1; done < bytes.size() && n > 0; done += n > 0 ? size_t(n) : 0)
+    n = ::write(file, bytes.data() + done, bytes.size() - done);
   SharedLibrary library;
   if (done == bytes.size()) {
     library = open(path, why);

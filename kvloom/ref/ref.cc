@@ -73,7 +73,7 @@ class Reference {
  private:
   struct Kept {
     int64_t v_offset;  // elements from params.kv.v
-    double logit;  // a user's weight, where it has that hook
+    double logit;      // a user's weight, where it has that hook
   };
 
   // kv_len of the row's own list; with a list for every KV head there are several.

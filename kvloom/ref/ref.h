@@ -29,8 +29,8 @@ struct Row {
 /// from a spec show up as wrong results; `params` gives the tensors, the per-head arrays (slopes, sinks, mask), the scales and
 /// `bare_state`. Page ids are batch.pages (params.pages where the batch has none). Only keys that a row keeps are read, and only their
 /// page ids. A malformed batch is undefined behaviour: validating is the planner's duty. A user's parameters: params.variant.user.
-/// `spread` (optional) [rows.size]: how far a logit (sum: a weight, relative to the row's largest) moves where a score moves by its rounding in fp32, at most, and
-/// by the hook's own rounding; only a user's hooks are looked at.
+/// `spread` (optional) [rows.size]: how far a logit (sum: a weight, relative to the row's largest) moves where a score moves by its
+/// rounding in fp32, at most, and by the hook's own rounding; only a user's hooks are looked at.
 void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse,
                  double* spread = nullptr);
 

@@ -24,8 +24,7 @@ jit::HostTarget host_target(cpu::Target target) {
     case cpu::Target::avx2:
       return {"avx2", {"-mavx2", "-mfma", "-mf16c"}};
     case cpu::Target::avx512:
-      return {"avx512",
-              {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"}};
+      return {"avx512", {"-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mavx2", "-mfma", "-mf16c", "-mprefer-vector-width=512"}};
     case cpu::Target::portable:
       break;
   }

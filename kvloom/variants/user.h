@@ -193,15 +193,15 @@ struct CheckUser {
   static constexpr bool kSum = reduction_of<U>() == Reduction::sum, kRange = requires { U::range; };
 
   static_assert(kLogit || !requires { &U::logit; },
-                "the logit hook is: static float logit(float score, const kvloom::Coord& c, const Params& p); p only where there is a Params");
+                "the logit hook is: static float logit(float score, const kvloom::Coord& c, const Params& p); no p without a Params");
   static_assert(kKeep || !requires { &U::keep; },
-                "the keep hook is: static bool keep(const kvloom::Coord& c, const Params& p); p only where there is a Params");
+                "the keep hook is: static bool keep(const kvloom::Coord& c, const Params& p); no p without a Params");
   static_assert(kWeight || !requires { &U::weight; },
-                "the weight hook is: static float weight(float logit, const Params& p); p only where there is a Params");
+                "the weight hook is: static float weight(float logit, const Params& p); no p without a Params");
   static_assert(kSlope || !requires { &U::slope; },
-                "the slope hook is: static float slope(const kvloom::Coord& c, const Params& p); p only where there is a Params");
+                "the slope hook is: static float slope(const kvloom::Coord& c, const Params& p); no p without a Params");
   static_assert(kFinish || !requires { &U::finish; },
-                "the finish hook is: static kvloom::RowFinish finish(float lse, int32_t q_head, const Params& p); p only where there is a Params");
+                "the finish hook is: static kvloom::RowFinish finish(float lse, int32_t q_head, const Params& p); no p without a Params");
   static_assert(!(requires { &U::mask; } || requires { &U::mask_mod; } || requires { &U::LogitsMask; } || requires { &U::score; } ||
                   requires { &U::score_mod; } || requires { &U::LogitsTransform; } || requires { &U::logits; } || requires { &U::weights; }),
                 "the hooks are called logit, keep, weight, slope and finish");

@@ -144,8 +144,9 @@ TEST(Unit, VariantsAreComposedInOrder) {
   mine.reduction = Reduction::sum;  // it makes the weights, so the library's sigmoid does not
   v.user = &mine;
   v.custom_mask = false;
-  EXPECT_EQ(variant_type(v),
-            "kvloom::variants::Compose<kvloom::variants::Rope<kvloom::RopeMode::half_split>, kvloom::variants::User<kvloom::variants::Chosen>>");
+  EXPECT_EQ(
+      variant_type(v),
+      "kvloom::variants::Compose<kvloom::variants::Rope<kvloom::RopeMode::half_split>, kvloom::variants::User<kvloom::variants::Chosen>>");
 }
 
 TEST(Compile, UnknownHeaderIsNamed) {

@@ -37,7 +37,8 @@ TEST(Check, AHookThatIsNoFunctionIsFoundOut) {
   check::CheckOptions options;
   options.cases = 3;
   options.of_a_case.user = variant_from_text(
-      "struct Unsteady {\n  static float logit(float score, const kvloom::Coord&) {\n    static uint32_t calls = 0;\n    return ++calls % 97 == 0 ? score + "
+      "struct Unsteady {\n  static float logit(float score, const kvloom::Coord&) {\n    static uint32_t calls = 0;\n    return ++calls % "
+      "97 == 0 ? score + "
       "1.0f : score;\n  }\n};\nKVLOOM_VARIANT(Unsteady)\n");
   EXPECT_GT(check::run_check(options).failed, 0);
 }

@@ -16,14 +16,17 @@ std::string error_of_body(const std::string& body) {
 }
 
 TEST(Text, ErrorsNameTheUsersFileAndLine) {
-  const std::string text = error_of_body("  static float logit(float score, const kvloom::Coord& c) {\n    return scor + float(c.kv_pos);\n  }");
+  const std::string text =
+      error_of_body("  static float logit(float score, const kvloom::Coord& c) {\n    return scor + float(c.kv_pos);\n  }");
   EXPECT_TRUE(has(text, "variant.Mine")) << text;
   EXPECT_TRUE(has(text, "mine.h:3:")) << text;
   EXPECT_TRUE(has(text, "scor")) << text;
   // An include of the library's own does not move the lines below it.
   const std::string later = error_of([] {
-    variant_from_text("#include \"kvloom/variants/rope.h\"\n#include \"kvloom/attn/exp.h\"\nstruct Mine {\n  static bool keep(const kvloom::Coord&) { return nonsense; }\n};\nKVLOOM_VARIANT(Mine)\n",
-                      "below.h");
+    variant_from_text(
+        "#include \"kvloom/variants/rope.h\"\n#include \"kvloom/attn/exp.h\"\nstruct Mine {\n  static bool keep(const kvloom::Coord&) { "
+        "return nonsense; }\n};\nKVLOOM_VARIANT(Mine)\n",
+        "below.h");
   });
   EXPECT_TRUE(has(later, "below.h:4:")) << later;
 }
@@ -36,7 +39,8 @@ TEST(Text, EveryFaultIsOneSentence) {
       {"  static int keep(const kvloom::Coord&) { return 1; }", "the keep hook is: static bool keep("},
       {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float weight(float x) { return x; }",
        "the weight hook and reduction = kvloom::Reduction::sum go together"},
-      {"  static constexpr kvloom::Reduction reduction = kvloom::Reduction::sum;\n  static bool keep(const kvloom::Coord&) { return true; }",
+      {"  static constexpr kvloom::Reduction reduction = kvloom::Reduction::sum;\n  static bool keep(const kvloom::Coord&) { return true; "
+       "}",
        "the weight hook and reduction = kvloom::Reduction::sum go together"},
       {"  static bool keep(const kvloom::Coord&) { return true; }\n  static float finish(float lse, int32_t) { return lse; }",
        "the finish hook is: static kvloom::RowFinish finish("},
@@ -48,9 +52,11 @@ TEST(Text, EveryFaultIsOneSentence) {
        "fused RoPE is spec.variant.rope"},
       {"  struct Params { float x; };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
        "struct Params ends with KVLOOM_PARAMS("},
-      {"  struct Params { float x; float y; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
+      {"  struct Params { float x; float y; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const "
+       "Params&) { return true; }",
        "KVLOOM_PARAMS names every member of Params, in their order"},
-      {"  struct Params { double x; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }",
+      {"  struct Params { double x; KVLOOM_PARAMS(KVLOOM_PARAM(x, 0, 1)) };\n  static bool keep(const kvloom::Coord&, const Params&) { "
+       "return true; }",
        "a parameter is a float, int32_t or int64_t, or an Array"},
   };
   for (const auto& [body, sentence] : faults) {

@@ -214,8 +214,7 @@ std::string run_error(const std::string& file, std::vector<VariantParam> params)
 TEST(UserVariant, ParametersAreCheckedByName) {
   const std::vector<float> f(8);
   const std::vector<int32_t> i(8 * 300);
-  EXPECT_EQ(run_error("alibi_slopes", {}),
-            "run: params: slopes: got none, wanted slopes f32 [num_qo_heads]; AlibiSlopes needs it");
+  EXPECT_EQ(run_error("alibi_slopes", {}), "run: params: slopes: got none, wanted slopes f32 [num_qo_heads]; AlibiSlopes needs it");
   EXPECT_EQ(run_error("alibi_slopes", {{"slope", f.data(), {4}}}),
             "run: params: slope: got a parameter that AlibiSlopes does not have, wanted one of slopes");
   EXPECT_EQ(run_error("alibi_slopes", {{"slopes", f.data(), {4}}, {"slopes", f.data(), {4}}}),
@@ -227,14 +226,12 @@ TEST(UserVariant, ParametersAreCheckedByName) {
             "run: params: slopes: got 2 dimensions, wanted 1 (slopes f32 [num_qo_heads])");
   EXPECT_EQ(run_error("alibi_slopes", {{"slopes", static_cast<const float*>(nullptr), {4}}}),
             "run: params: slopes: got a null pointer, wanted an array (slopes f32 [num_qo_heads])");
-  EXPECT_EQ(run_error("alibi_slopes", {{"slopes", 1.0}}),
-            "run: params: slopes: got a number, wanted an array (slopes f32 [num_qo_heads])");
+  EXPECT_EQ(run_error("alibi_slopes", {{"slopes", 1.0}}), "run: params: slopes: got a number, wanted an array (slopes f32 [num_qo_heads])");
   EXPECT_EQ(run_error("document_mask", {{"document", i.data(), {5, 300}}}),
             "run: params: document: shape[0]: got 5, wanted 6 (document i32 [num_requests, any])");
   EXPECT_EQ(run_error("dilated_window", {{"dilation", i.data(), {1}}}), "run: params: dilation: got an array, wanted a number (i32)");
   EXPECT_EQ(run_error("dilated_window", {{"dilation", 1.5}}), "run: params: dilation: got 1.5, wanted a whole number of i32");
-  EXPECT_EQ(run_error("", {{"slopes", f.data(), {4}}}),
-            "run: params: got 1 of them, wanted none; the spec has no variant of the user's");
+  EXPECT_EQ(run_error("", {{"slopes", f.data(), {4}}}), "run: params: got 1 of them, wanted none; the spec has no variant of the user's");
 }
 
 }  // namespace

@@ -26,6 +26,14 @@ int main() {
   t.o = kvloom::Tensor::dense(o.data(), kvloom::DType::f32, {1, 1, 16});
   kvloom::attention(spec, batch, t);
   if (o != v) return std::puts("attention with one key is not that key's value"), 1;
+  // A variant of one's own: the library has all that its text is compiled with.
+  spec.variant.user = kvloom::variant_from_text(
+      "struct Own {\n  static bool keep(const kvloom::Coord& c) { return c.kv_pos > 0; }\n};\nKVLOOM_VARIANT(Own)\n", "own");
+  kvloom::attention(spec, batch, t);
+  for (const float x : o) {
+    if (x != 0.0f) return std::puts("a key that the variant masks out has a weight"), 1;
+  }
+  spec.variant.user = nullptr;
   try {
     spec.num_kv_heads = 0;
     kvloom::attention(spec, batch, t);
