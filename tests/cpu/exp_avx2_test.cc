@@ -8,8 +8,12 @@
 #include <cmath>
 #include <limits>
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
+#endif
 #define KVLOOM_TARGET avx2
 #include "kvloom/cpu/simd_avx2.h"
 
@@ -19,7 +23,11 @@ __attribute__((noinline)) void exp2_avx2(const float* t, float* y) {
   kvloom::cpu::avx2::store(y, kvloom::cpu::avx2::exp2(kvloom::cpu::avx2::load(t)));
 }
 }  // namespace
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 
 namespace kvloom {
 namespace {

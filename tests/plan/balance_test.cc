@@ -37,7 +37,8 @@ TEST(Balance, StreamIsWithinOneTileOfTheMean) {
   test::Random r(5);
   for (int round = 0; round < 400; ++round) {
     const int32_t n = r.of({1, 2, 5, 16, 43, 64, 128, 256});
-    AttentionSpec spec = small_spec(r.of({8, 32}), r.of({1, 2, 8}));
+    const int32_t kv_heads = r.of({1, 2, 8});
+    AttentionSpec spec = small_spec(r.of({8, 32}), kv_heads);
     spec.variant.range.causal = r.chance(50);
     if (r.chance(20)) spec.variant.range.left = r.in(0, 2000);
     std::vector<int32_t> q(size_t(n), 1);

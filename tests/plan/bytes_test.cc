@@ -52,7 +52,8 @@ TEST(Bytes, StreamsOfEngineSteps) {
       kv_len.push_back(q_len.back() + r.in(0, r.chance(90) ? longest / 4 : longest));
     }
     const test::TestBatch b(q_len, kv_len, spec);
-    SchedulerConfig config = test::gpu_config(r.of({1, 7, 132, 132, 500}), r.chance(70) ? Policy::stream : Policy::fixed_split);
+    const Policy policy = r.chance(70) ? Policy::stream : Policy::fixed_split;
+    SchedulerConfig config = test::gpu_config(r.of({1, 7, 132, 132, 500}), policy);
     for (KernelClass& k : config.classes) k.heads_per_item = r.of({1, 1, 3, 8}), k.cost_per_item = r.of({0, 300});
     config.snap_memory = r.of({0, 1000});
     hash.add(test::Planned(spec, test::capacity_of(b), config, b.batch).view);

@@ -6,7 +6,14 @@
 #include <atomic>
 #include <new>
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they bring operators of their own
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVLOOM_TEST_SANITIZED
+#elif defined(__has_feature)  // clang
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define KVLOOM_TEST_SANITIZED
+#endif
+#endif
+#if !defined(KVLOOM_TEST_SANITIZED)  // sanitizers bring operators of their own
 
 namespace {
 std::atomic<int64_t> allocations{0};

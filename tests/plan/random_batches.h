@@ -30,8 +30,11 @@ struct RandomCase {
 
 inline AttentionSpec random_spec(Random& r) {
   const int32_t kv_heads = r.of({1, 1, 2, 3, 5});
-  AttentionSpec s =
-      small_spec(kv_heads * r.of({1, 2, 3, 4, 7, 10}), kv_heads, r.chance(30) ? Storage::ragged : Storage::paged, r.of({1, 4, 16}));
+  // One draw a statement: compilers differ in the order of arguments.
+  const int32_t page_size = r.of({1, 4, 16});
+  const Storage storage = r.chance(30) ? Storage::ragged : Storage::paged;
+  const int32_t group = r.of({1, 2, 3, 4, 7, 10});
+  AttentionSpec s = small_spec(kv_heads * group, kv_heads, storage, page_size);
   s.variant.range.causal = r.chance(50);
   if (r.chance(30)) s.variant.range.left = r.in(0, 40);
   if (r.chance(15)) s.variant.range.right = r.in(0, 20);
@@ -39,7 +42,8 @@ inline AttentionSpec random_spec(Random& r) {
 }
 
 inline SchedulerConfig random_config(Random& r) {
-  SchedulerConfig c = gpu_config(r.of({1, 2, 7, 7, 16, 132}), Policy(r.in(0, 5)));
+  const auto policy = Policy(r.in(0, 5));
+  SchedulerConfig c = gpu_config(r.of({1, 2, 7, 7, 16, 132}), policy);
   for (KernelClass& k : c.classes) {
     k.tile_rows = r.of({1, 3, 4, 8, 16});
     k.tile_kv = r.of({1, 4, 8, 16});
