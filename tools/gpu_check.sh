@@ -40,7 +40,7 @@ if wanted warm; then
   step warm bash -c "time '$kvloom' cache warm --file '$out/keys.txt'"
   grep real "$out/warm.err"
 fi
-wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=Gpu*' "--gtest_output=json:$out/tests.json"
+wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=*Gpu*-Cuda*' "--gtest_output=json:$out/tests.json"
 wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
 if wanted sanitize; then
   if command -v compute-sanitizer > /dev/null; then sanitize; else echo "== sanitize: no compute-sanitizer on PATH: not run"; fi

@@ -92,6 +92,13 @@ std::vector<std::string> gpu_check_keys() {
   return keys;
 }
 
+void put_on_gpu(Case& c) {
+  AttentionSpec& s = c.spec;
+  if (s.q_dtype != DType::f16) s.q_dtype = DType::bf16;
+  if (!is_fp8(s.kv_dtype)) s.kv_dtype = s.q_dtype;
+  bend_memory(c);
+}
+
 void bend_for_gpu(Case& c, int64_t index, bool for_user) {
   constexpr int64_t kCount = int64_t(std::size(kKeys));
   for (int64_t i = 0; i < kCount; ++i) {

@@ -12,6 +12,9 @@ namespace kvloom::check {
 /// The keys that cases are bent to, both for policies that may fold chunks and for those that do not.
 std::vector<std::string> gpu_check_keys();
 
+/// Gives `c` types that GPU kernels have (fp32 becomes bf16) and memory that they can read; all else stays.
+void put_on_gpu(Case& c);
+
 /// Makes `c` a case of one of those keys, chosen by `index`; other variants keep their values. `for_user`: of a key without a variant of
 /// the library's that changes logits, for a user's to stand alone.
 void bend_for_gpu(Case& c, int64_t index, bool for_user = false);

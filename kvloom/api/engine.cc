@@ -28,8 +28,8 @@ struct EngineState {
   std::unique_ptr<runtime::CudaRunner> runner;  // GPU
   std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
   bool check_pages = true;
-  std::unique_ptr<PointerCheck> pointers;  // GPU, where they are to be checked
-  uint64_t id = 0;                         // no two engines of a process have the same
+  std::unique_ptr<PointerCheck> pointers, host_pointers;  // GPU, where they are to be checked
+  uint64_t id = 0;                                        // no two engines of a process have the same
 
   EngineState(Setup s, const Capacity& c)
       : setup(std::move(s)),
@@ -167,6 +167,7 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
 }
 
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
+  if (host_pointers) host_pointers->check_batch(batch);
   char* block = nullptr;
   const plan::Planner& used = plan_block(state, batch, block);
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
@@ -185,6 +186,7 @@ Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const Engine
   state_->check_pages = options.check_pages;
   if (options.check_pointers && state_->setup.device != nullptr) {
     state_->pointers = std::make_unique<api::PointerCheck>(state_->setup.choice.gpu.device);
+    state_->host_pointers = std::make_unique<api::PointerCheck>(state_->setup.choice.gpu.device);
   }
   state_->id = engines.fetch_add(1) + 1;
 }

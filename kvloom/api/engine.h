@@ -72,8 +72,9 @@ struct EngineOptions {
   const char* cpu_target = nullptr;  // "avx512", "avx2", "portable"; nullptr: the best there is, or $KVLOOM_CPU_TARGET
   int32_t device = -1;               // cuda: ordinal; -1: that of the calling thread's current context, else 0
   const char* cuda_arch = nullptr;   // cuda: "sm_90a": plan and explain for this architecture without a device; run() is then refused
-  bool check_pointers = true;        // cuda: run() asks the driver whether each tensor is where a GPU can read it
-  bool check_pages = true;           // plan() reads every page id a row can see, so that run() can refuse one that is out of range
+  bool check_pointers =
+      true;                 // cuda: ask the driver, once an address, whether run()'s tensors are where the GPU can read them, plan()'s not
+  bool check_pages = true;  // plan() reads every page id a row can see, so that run() can refuse one that is out of range
 };
 
 /// Memory for partial results, of the device that the engine runs on. Not given: the engine allocates its own.

@@ -170,7 +170,7 @@ typedef struct kvloom_options {
   int32_t check_pages;    /* plan reads every page id that a row can see, and run refuses one out of range */
   const char* cpu_target; /* "avx512", "avx2", "portable"; NULL: the best of this machine */
   int32_t device;         /* CUDA: ordinal; -1: that of the calling thread's current context, else 0 */
-  int32_t check_pointers; /* CUDA: run asks the driver whether a GPU can read each array */
+  int32_t check_pointers; /* CUDA: ask the driver, once an address, where arrays are: the GPU reads run's, the host plan's */
   const char* cuda_arch;  /* CUDA: "sm_90a": plan and explain for it without a device, run is refused; NULL: the device's */
 } kvloom_options;
 

@@ -167,11 +167,36 @@ void check_device_pointer(const void* p, int32_t device, const char* where, cons
       where, name, place.device, p, device, place.device);
 }
 
+void check_host_pointer(const void* p, const char* where, const char* name) {
+  const runtime::PointerPlace place = runtime::place_of(p);
+  require(
+      place.memory != runtime::MemoryPlace::device || place.managed,
+      "{}: {}: got memory of GPU {} ({}), wanted host memory; lengths and page ids are read here: keep the host's own, or copy them first",
+      where, name, place.device, p);
+}
+
 void PointerCheck::check(const void* p, const char* where, const char* name) {
-  const void*& known = known_[uint64_t(reinterpret_cast<uintptr_t>(p)) * 0x9e3779b97f4a7c15u >> (64 - kBits)];
+  const void*& known = place_of(p);
   if (known == p) return;
   check_device_pointer(p, device_, where, name);
   known = p;
+}
+
+void PointerCheck::check_batch(const Batch& b) {
+  const std::pair<const void*, const char*> arrays[] = {{b.qo_indptr.data, "qo_indptr"},
+                                                        {b.kv_len.data, "kv_len"},
+                                                        {b.list_indptr.data, "list_indptr"},
+                                                        {b.pages.data, "pages"},
+                                                        {b.q_pos0, "q_pos0"},
+                                                        {b.q_pos, "q_pos"},
+                                                        {b.prefix, "prefix"}};
+  for (const auto& [address, name] : arrays) {
+    if (address == nullptr) continue;
+    const void*& known = place_of(address);
+    if (known == address) continue;
+    check_host_pointer(address, "plan", name);
+    known = address;
+  }
 }
 
 void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where, bool arrays_here) {

@@ -10,17 +10,23 @@ namespace kvloom::api {
 /// Throws unless GPU `device` can read `p`: its own memory, managed or page-locked memory.
 void check_device_pointer(const void* p, int32_t device, const char* where, const char* name);
 
-/// The same, of an engine: the driver is asked once an address (asking takes long enough to count in every run of every layer).
+/// Throws if the host can't read `p`: memory of a GPU.
+void check_host_pointer(const void* p, const char* where, const char* name);
+
+/// The same, of an engine: the driver is asked once an address (asking takes long enough to count in every step and every layer).
 class PointerCheck {
  public:
   explicit PointerCheck(int32_t device) : device_(device) {}
   void check(const void* p, const char* where, const char* name);
+  /// What plan() reads.
+  void check_batch(const Batch& batch);
   int32_t device() const { return device_; }
 
  private:
   static constexpr int kBits = 10;
+  const void*& place_of(const void* p) { return known_[uint64_t(reinterpret_cast<uintptr_t>(p)) * 0x9e3779b97f4a7c15u >> (64 - kBits)]; }
   int32_t device_;
-  const void* known_[1 << kBits] = {};
+  const void* known_[1 << kBits] = {};  // of one kind: an engine has one of these for run() and one for plan()
 };
 
 /// Throws invalid_argument or mismatch: "run: argument: got X, wanted Y; remedy". On cuda no array of the caller's is read here; page ids

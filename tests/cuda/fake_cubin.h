@@ -21,6 +21,7 @@ struct FakeControls {
   void (*reset)() = nullptr;                       // counts and limits
   long long (*count)(const char* what) = nullptr;  // calls: "cuLaunchKernelEx", ...
   void (*set_free_bytes)(long long bytes) = nullptr;
+  void (*set_occupancy)(int ctas) = nullptr;
   void (*set_spec)(const AttentionSpec* spec) = nullptr;  // what every kernel computes from now on; nullptr: what its cubin says
   const char* (*last_entry)() = nullptr;                  // name of the kernel launched last
   int (*last_early)() = nullptr;                          // with programmatic stream serialization

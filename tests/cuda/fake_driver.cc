@@ -66,7 +66,7 @@ long long free_bytes = 1LL << 34;
 std::string last_entry;
 AttentionSpec spec_override;
 bool has_spec_override = false;
-int last_early = 0, open_depth = 0;
+int last_early = 0, open_depth = 0, occupancy = -1;
 thread_local std::vector<CuContext> contexts;
 int context_tags[kDevices];
 
@@ -161,6 +161,7 @@ void fake_set_spec(const AttentionSpec* spec) {
   if (spec != nullptr) spec_override = *spec;
 }
 long long fake_count(const char* what) { return counts[what]; }
+void fake_set_occupancy(int ctas) { occupancy = ctas; }
 void fake_set_free_bytes(long long bytes) { free_bytes = bytes; }
 const char* fake_last_entry() { return last_entry.c_str(); }
 int fake_last_early() { return last_early; }
@@ -224,7 +225,7 @@ CuResult cuModuleGetGlobal_v2(CuAddress* a, size_t* bytes, CuModule m, const cha
 CuResult cuFuncGetAttribute(int* v, CuFunctionAttribute a, CuFunction) { return *v = a == kCuFunctionRegisters ? 128 : 0, kCuSuccess; }
 CuResult cuFuncSetAttribute(CuFunction, CuFunctionAttribute, int) { return kCuSuccess; }
 CuResult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* n, CuFunction, int, size_t shared) {
-  return *n = int(228 * 1024 / (shared + 1024)), kCuSuccess;
+  return *n = occupancy >= 0 ? occupancy : int(228 * 1024 / (shared + 1024)), kCuSuccess;
 }
 CuResult cuMemAlloc_v2(CuAddress* a, size_t bytes) {
   LOCKED("cuMemAlloc");

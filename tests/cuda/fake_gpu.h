@@ -28,10 +28,12 @@ class FakeGpu {
   // Of the fake driver alone.
   int64_t count(const char* call) const { return controls_.count(call); }
   void set_free_bytes(int64_t bytes) { controls_.set_free_bytes(bytes); }
+  /// CTAs that fit an SM of any kernel; -1: by its shared memory.
+  void set_occupancy(int ctas) { controls_.set_occupancy(ctas); }
   std::string last_entry() const { return controls_.last_entry(); }
   bool last_early() const { return controls_.last_early() != 0; }
   /// Puts a kernel for `spec` into the cache: one spec a key, for the life of the process.
-  void add_kernel(const AttentionSpec& spec, bool fixed_split = false);
+  void add_kernel(const AttentionSpec& spec, bool fixed_split = false, int32_t shared_bytes = 0);
   /// The same for a unit that is no attention: the operations around it (jit::ops_unit()), a program of the tool's own.
   void add_unit(const jit::Unit& unit);
 

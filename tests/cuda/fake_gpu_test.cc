@@ -45,6 +45,7 @@ FakeGpu::FakeGpu() {
   find(controls_.reset, "fake_reset");
   find(controls_.count, "fake_count");
   find(controls_.set_free_bytes, "fake_set_free_bytes");
+  find(controls_.set_occupancy, "fake_set_occupancy");
   find(controls_.set_spec, "fake_set_spec");
   find(controls_.last_entry, "fake_last_entry");
   find(controls_.last_early, "fake_last_early");
@@ -55,13 +56,14 @@ FakeGpu& FakeGpu::get() {
   return gpu;
 }
 
-void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split) {
+void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shared_bytes) {
   if (!is_fake()) return;
   const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, fixed_split});
   jit::CacheName name = jit::cache_name(choice.unit, choice.gpu.arch);
   name.compiler = "fake";
   FakeCubin cubin;
   cubin.spec = spec;
+  for (int entry = 0; shared_bytes > 0 && entry < 3; ++entry) cubin.facts[3 * entry + 1] = shared_bytes;
   ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
 }
 

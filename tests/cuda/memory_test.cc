@@ -51,7 +51,7 @@ TEST_F(CudaEngine, OutOfDeviceMemoryHasBothNumbers) {
   EXPECT_TRUE(has(text, "1000 bytes free") && has(text, "wanted ")) << text;
 }
 
-TEST_F(GpuEngine, CallersWorkspaceAndItsExactSize) {
+TEST_F(GpuEngine, B79_B80_CallersWorkspaceAndItsExactSize) {
   Step s = make_step({{1, 900}, {1, 800}});
   const int64_t bytes = Engine::workspace_size(s.spec, large(), cuda_options());
   GpuBuffer block(0, bytes + 256);
@@ -86,6 +86,41 @@ TEST_F(GpuEngine, OutOfDeviceMemoryNamesTheBytes) {
   const std::string text = error_of([&] { Engine(gpu_spec(), huge, cuda_options()); }, ErrorCode::out_of_memory);
   EXPECT_TRUE(has(text, "workspace: got ") && has(text, "wanted " + std::to_string(wanted))) << text;
   EXPECT_NO_THROW(Engine(gpu_spec(), large(), cuda_options()));
+}
+
+// B74 (B35 too): lengths that are still being made on the device can't be planned from; they are refused by name, not read.
+TEST_F(GpuEngine, B74_PlanReadsNoDeviceMemory) {
+  Step s = make_step({{1, 90}, {1, 33}});
+  Engine engine(s.spec, large(), cuda_options());
+  GpuBuffer there(0, 4096);
+  const auto refusal = [&](auto change) {
+    Batch batch = s.batch;
+    change(batch);
+    return error_of([&] { engine.plan(batch); }, ErrorCode::invalid_argument);
+  };
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(has(refusal([&](Batch& b) { b.qo_indptr.data = there.data(); }), "plan: qo_indptr: got memory of GPU 0"));
+    EXPECT_TRUE(has(refusal([&](Batch& b) { b.kv_len.data = there.data(); }), "plan: kv_len: got memory of GPU 0"));
+    EXPECT_TRUE(has(refusal([&](Batch& b) { b.list_indptr.data = there.data(); }), "plan: list_indptr: got memory of GPU 0"));
+    EXPECT_TRUE(has(refusal([&](Batch& b) { b.pages.data = there.data(); }), "plan: pages: got memory of GPU 0"));
+  }
+  EXPECT_EQ(engine.plan(s.batch).total_tokens(), 2);
+}
+
+// B58: a kernel that wants more shared memory than the chip gives a CTA; B78: one of which no CTA fits. Neither is launched.
+TEST_F(CudaEngine, B58_B78_KernelsThatDoNotFitAreNamed) {
+  AttentionSpec spec = gpu_spec();
+  spec.head_dim_qk = spec.head_dim_vo = 208;
+  gpu.add_kernel(spec, false, 300 * 1024);
+  const std::string large_one = error_of([&] { Engine(spec, large(), cuda_options()); }, ErrorCode::internal);
+  EXPECT_TRUE(has(large_one, "307200 bytes of shared memory") && has(large_one, "wanted at most")) << large_one;
+  spec.head_dim_qk = spec.head_dim_vo = 224;
+  gpu.add_kernel(spec, false, 227 * 1024);  // the fake driver keeps a KiB of an SM for each CTA, and this one has no other
+  gpu.set_occupancy(0);
+  const std::string none = error_of([&] { Engine(spec, large(), cuda_options()); }, ErrorCode::internal);
+  EXPECT_TRUE(has(none, "no CTA that fits an SM")) << none;
+  gpu.set_occupancy(-1);
+  EXPECT_NO_THROW(Engine(spec, large(), cuda_options()));
 }
 
 TEST_F(GpuEngine, AHeadDimWithoutAKernelNamesTheNearest) {

@@ -1,0 +1,192 @@
+// Bits that must not move: fixed_split in any company, and answers that once came and went with timing or with a schedule. Offsets past
+// 2^31.
+#include "tests/cuda/engine_fixture.h"
+
+#include <numeric>
+
+namespace kvloom::test {
+namespace {
+
+using GpuBits = GpuEngine;
+
+// B92: a request's bits do not depend on the batch.
+TEST_F(GpuBits, B92_FixedSplitInAnyCompany) {
+  AttentionSpec spec = gpu_spec();
+  gpu.add_kernel(spec, true);
+  EngineOptions options = cuda_options();
+  options.policy = Policy::fixed_split;
+  const Capacity capacity = {65, 400, 80000, 0, 0};
+  Engine engine(spec, capacity, options);
+  Step alone = make_step({{3, 5000}}, spec, 2);
+  GpuStep on_gpu(alone);
+  on_gpu.poison();
+  const Plan plan = engine.plan(alone.batch);
+  engine.run(plan, on_gpu.tensors);
+  bits_of(on_gpu, alone);
+  expect_gpu_right(alone);
+  for (const int32_t others : {1, 7, 64}) {
+    std::vector<Request> requests = {{3, 5000}};
+    for (int32_t i = 0; i < others; ++i) requests.push_back({1 + i % 5, 10 + 37 * i % 900});
+    Step among = make_step(requests, spec, 2);  // the first request's values are those of `alone`: same seed, first in memory
+    std::copy(alone.q.bytes.begin(), alone.q.bytes.end(), among.q.bytes.begin());
+    const size_t page = size_t(16 * 2 * 64) * 2;  // bytes
+    for (size_t i = 0; i < 313; ++i) {
+      for (const auto& [from, to] : {std::pair{&alone.k, &among.k}, {&alone.v, &among.v}}) {
+        std::copy_n(from->bytes.begin() + int64_t(size_t(alone.pages[i]) * page), page,
+                    to->bytes.begin() + int64_t(size_t(among.pages[i]) * page));
+      }
+    }
+    GpuStep g(among);
+    g.poison();
+    const Plan together = engine.plan(among.batch);
+    engine.run(together, g.tensors);
+    bits_of(g, among);
+    EXPECT_EQ(std::memcmp(among.o.bytes.data(), alone.o.bytes.data(), alone.o.bytes.size()), 0) << others << " others";
+    EXPECT_EQ(std::memcmp(among.lse.bytes.data(), alone.lse.bytes.data(), alone.lse.bytes.size()), 0) << others << " others";
+  }
+}
+
+// B90: every length, the automatic schedule.
+TEST_F(GpuBits, B90_EveryLength) {
+  Engine engine(gpu_spec(), {2, 2, 4000, 0, 0}, cuda_options());
+  const int32_t step_by = gpu.is_fake() ? 37 : 1;
+  for (int32_t kv_len = 1; kv_len <= 1100; kv_len += step_by) {
+    Step s = make_step({{1, kv_len}, {1, 1101 - kv_len}}, gpu_spec(), uint32_t(kv_len));
+    GpuStep g(s);
+    g.poison();
+    const Plan plan = engine.plan(s.batch);
+    engine.run(plan, g.tensors);
+    expect_device_right(g, s, std::to_string(kv_len));
+    if (HasFailure()) break;
+  }
+}
+
+// B89: the same bits fifty times, at the largest head dim.
+TEST_F(GpuBits, B89_TheSameEveryTime) {
+  AttentionSpec spec = gpu_spec();
+  spec.num_qo_heads = 16;
+  spec.head_dim_qk = spec.head_dim_vo = 256;
+  gpu.add_kernel(spec);
+  gpu.set_spec(&spec);
+  Step s = make_step({{129, 129}, {3, 513}}, spec);
+  Engine engine(spec, s.capacity(), cuda_options());
+  GpuStep g(s);
+  const Plan plan = engine.plan(s.batch);
+  std::vector<char> first;
+  for (int i = 0; i < (gpu.is_fake() ? 2 : 50); ++i) {
+    g.poison();
+    engine.run(plan, g.tensors);
+    const std::vector<char> bits = bits_of(g, s);
+    if (i == 0) first = bits;
+    ASSERT_EQ(bits, first) << i;
+  }
+  expect_gpu_right(s);
+  gpu.set_spec(nullptr);
+}
+
+// B38, B39: pages whose offsets lie on either side of 2^31 elements and 2^32 bytes give the bits of pages at the front.
+TEST_F(GpuBits, B38_B39_PagesPastTwoToThe31) {
+  if (gpu.is_fake()) GTEST_SKIP() << "wants 9 GB of a GPU's memory";
+  Step s = make_step({{2, 300}, {1, 90}});
+  const int64_t page = 16 * 2 * 64, page_bytes = page * 2;  // elements, bytes
+  const int64_t edge = (int64_t(1) << 31) / page, pages = edge + 60;
+  GpuBuffer k(0, pages * page_bytes), v(0, pages * page_bytes);
+  k.fill(0xff), v.fill(0xff);
+  GpuStep g(s);
+  g.tensors.k = Tensor::dense(k.data(), DType::bf16, {pages, 16, 2, 64});
+  g.tensors.v = Tensor::dense(v.data(), DType::bf16, {pages, 16, 2, 64});
+  Engine engine(s.spec, large(), cuda_options());
+  std::vector<char> front;
+  for (const int64_t first : {int64_t(0), edge / 2 - 9, edge - 13, edge + 20}) {
+    std::vector<int32_t> ids(s.pages.size());
+    for (size_t i = 0; i < ids.size(); ++i) {
+      ids[i] = int32_t(first + int64_t(i));
+      k.upload(s.k.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
+      v.upload(s.v.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
+    }
+    GpuBuffer there(0, int64_t(ids.size()) * 4);
+    there.upload(ids.data(), there.size());
+    g.tensors.pages = IndexView(there.as<int32_t>(), int64_t(ids.size()));
+    Batch batch = s.batch;
+    batch.pages = IndexView(ids.data(), int64_t(ids.size()));
+    g.poison();
+    const Plan plan = engine.plan(batch);
+    engine.run(plan, g.tensors);
+    const std::vector<char> bits = bits_of(g, s);
+    if (first == 0) front = bits;
+    EXPECT_EQ(bits, front) << first;
+  }
+  expect_gpu_right(s);
+}
+
+// B30: the bits of a mask pass 2^32. Rows on either side of bits 2^31 and 2^32, and the last, keep every other key of their window; all
+// others keep nothing.
+TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
+  if (gpu.is_fake()) GTEST_SKIP() << "wants half a GB of mask and a GPU's speed";
+  const int32_t q_len = 32768, kv_len = 131072, dim = 16, window = 7;
+  AttentionSpec spec = gpu_spec();
+  spec.num_qo_heads = spec.num_kv_heads = 1;
+  spec.head_dim_qk = spec.head_dim_vo = dim;
+  spec.storage = Storage::ragged;
+  spec.page_size = 1;
+  spec.variant.range = {true, window, -1};
+  spec.variant.custom_mask = true;
+  const int64_t mask_bytes = int64_t(q_len) * kv_len / 8;
+  GpuBuffer mask(0, mask_bytes);
+  mask.fill(0);
+  const std::vector<int32_t> sampled{0, 16383, 16384, 32767};
+  for (const int32_t i : sampled) {
+    const int64_t p = int64_t(kv_len) - q_len + i, first = int64_t(i) * kv_len + p - window;  // bits first, first + 2, ...
+    std::vector<uint8_t> bytes(3, 0);
+    for (int64_t bit = first; bit <= first + window; bit += 2) bytes[size_t(bit / 8 - first / 8)] |= uint8_t(1 << (bit % 8));
+    mask.upload(bytes.data(), std::min<int64_t>(3, mask_bytes - first / 8), first / 8);
+  }
+  Array q(DType::bf16, {q_len, 1, dim}), k(DType::bf16, {kv_len, 1, dim}), v(DType::bf16, {kv_len, 1, dim}),
+      o(DType::bf16, {q_len, 1, dim});
+  q.normal(1), k.normal(2), v.normal(3);
+  const auto put = [](const Array& a) {
+    GpuBuffer b(0, int64_t(a.bytes.size()));
+    b.upload(a.bytes.data(), b.size());
+    return b;
+  };
+  const GpuBuffer q_there = put(q), k_there = put(k), v_there = put(v), o_there = put(o);
+  const int64_t mask_indptr[2] = {0, mask_bytes};
+  GpuBuffer indptr_there(0, sizeof mask_indptr);
+  indptr_there.upload(mask_indptr, sizeof mask_indptr);
+  const int32_t qo_indptr[2] = {0, q_len}, lengths[1] = {kv_len}, starts[1] = {0};
+  Batch batch;
+  batch.num_requests = 1;
+  batch.qo_indptr = IndexView(qo_indptr, 2);
+  batch.kv_len = IndexView(lengths, 1);
+  batch.list_indptr = IndexView(starts, 1);
+  RunTensors t;
+  t.q = Tensor::dense(q_there.data(), DType::bf16, {q_len, 1, dim});
+  t.k = Tensor::dense(k_there.data(), DType::bf16, {kv_len, 1, dim});
+  t.v = Tensor::dense(v_there.data(), DType::bf16, {kv_len, 1, dim});
+  t.o = Tensor::dense(o_there.data(), DType::bf16, {q_len, 1, dim});
+  t.mask = mask.as<uint8_t>();
+  t.mask_indptr = indptr_there.as<int64_t>();
+  Engine engine(spec, {1, q_len, kv_len, 0, 0}, cuda_options());
+  const Plan plan = engine.plan(batch);
+  engine.run(plan, t);
+  gpu_synchronize(0);
+  o_there.download(o.bytes.data(), o_there.size());
+  for (int32_t i = 0; i < q_len; ++i) {
+    const bool keeps = std::find(sampled.begin(), sampled.end(), i) != sampled.end();
+    double weights[window + 1] = {}, sum = 0.0;
+    const int64_t p = int64_t(kv_len) - q_len + i;
+    for (int64_t j = 0; keeps && j <= window; j += 2) {
+      double s = 0.0;
+      for (int32_t d = 0; d < dim; ++d) s += double(at(q, i, 0, d)) * at(k, p - window + j, 0, d);
+      sum += weights[j] = std::exp(s / 4.0);
+    }
+    for (int32_t d = 0; d < dim; ++d) {
+      double want = 0.0;
+      for (int64_t j = 0; keeps && j <= window; j += 2) want += weights[j] / sum * at(v, p - window + j, 0, d);
+      ASSERT_NEAR(at(o, i, 0, d), want, keeps ? 0.02 : 0.0) << "row " << i << ", dim " << d;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test

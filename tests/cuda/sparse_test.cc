@@ -1,0 +1,166 @@
+// Block-sparse matrices on a GPU: batches are made and planned from host arrays, page ids go to the device, and the answer is that of the
+// same matrix written out as a mask.
+#include "kvloom/api/ops.h"
+#include "kvloom/ref/ref.h"
+#include "tests/cuda/engine_fixture.h"
+
+#include <numeric>
+
+namespace kvloom::test {
+namespace {
+
+using GpuSparse = GpuEngine;
+
+template <class T>
+GpuBuffer put(const std::vector<T>& x) {
+  GpuBuffer b(0, int64_t(x.size() * sizeof(T)));
+  b.upload(x.data(), b.size());
+  return b;
+}
+
+template <class T>
+Span<const T> span(const std::vector<T>& x) {
+  return {x.data(), int64_t(x.size())};
+}
+
+AttentionSpec sparse_spec(int32_t page_size, int32_t heads = 2) {
+  AttentionSpec s = gpu_spec();
+  s.num_qo_heads = s.num_kv_heads = heads;
+  s.head_dim_qk = s.head_dim_vo = 96;  // a key of this test's own
+  s.variant.range.causal = false;
+  s.page_size = page_size;
+  return s;
+}
+
+/// Runs `bsr` over random [tokens, heads, dim] tensors on the device and compares every row with REF over `keep`, [heads or
+/// 1][rows][columns].
+void expect_matrix(FakeGpu& gpu, const BsrBatch& bsr, int64_t rows, int64_t columns, const std::vector<uint8_t>& keep, bool per_head,
+                   const std::string& what) {
+  const AttentionSpec spec = sparse_spec(bsr.page_size);
+  const int64_t heads = spec.num_kv_heads, dim = spec.head_dim_qk;
+  gpu.add_kernel(spec);
+  gpu.set_spec(&spec);
+  Array q(DType::bf16, {rows, heads, dim}), k(DType::bf16, {columns, heads, dim}), v(DType::bf16, {columns, heads, dim});
+  q.normal(1), k.normal(2), v.normal(3);
+  Array o(DType::bf16, {rows, heads, dim}), lse(DType::f32, {rows, heads});
+  const GpuBuffer q_there = put(q.bytes), k_there = put(k.bytes), v_there = put(v.bytes), pages = put(bsr.pages);
+  GpuBuffer o_there(0, int64_t(o.bytes.size())), lse_there(0, int64_t(lse.bytes.size()));
+  o_there.fill(0xff), lse_there.fill(0xff);
+  Engine engine(spec, {bsr.batch.num_requests, rows, bsr.kv_tokens, 0, 0}, cuda_options());
+  RunTensors t;
+  const int64_t ps = bsr.page_size;
+  t.q = Tensor::dense(q_there.data(), DType::bf16, {rows, heads, dim});
+  t.k = Tensor::dense(k_there.data(), DType::bf16, {columns / ps, ps, heads, dim});
+  t.v = Tensor::dense(v_there.data(), DType::bf16, {columns / ps, ps, heads, dim});
+  t.o = Tensor::dense(o_there.data(), DType::bf16, {rows, heads, dim});
+  t.lse = Tensor::dense(lse_there.data(), DType::f32, {rows, heads});
+  t.pages = IndexView(pages.as<int32_t>(), int64_t(bsr.pages.size()));
+  const Plan plan = engine.plan(bsr.batch);
+  engine.run(plan, t);
+  gpu_synchronize(0);
+  gpu.set_spec(nullptr);
+  o_there.download(o.bytes.data(), o_there.size());
+  lse_there.download(lse.bytes.data(), lse_there.size());
+
+  double square = 0.0, norm = 0.0;
+  for (int64_t h = 0; h < heads; ++h) {  // a ragged request with a mask, one head at a time
+    std::vector<uint8_t> bits;
+    const int64_t mask_indptr[] = {0, pack_mask(keep.data() + (per_head ? h * rows * columns : 0), rows, columns, bits)};
+    AttentionSpec one = spec;
+    one.num_qo_heads = one.num_kv_heads = 1;
+    one.storage = Storage::ragged;
+    one.variant.custom_mask = true;
+    const int32_t qo_indptr[] = {0, int32_t(rows)}, lengths[] = {int32_t(columns)}, starts[] = {0};
+    Batch batch;
+    batch.num_requests = 1;
+    batch.qo_indptr = IndexView(qo_indptr, 2);
+    batch.kv_len = IndexView(lengths, 1);
+    batch.list_indptr = IndexView(starts, 1);
+    AttendParams p;
+    p.q = q.bytes.data() + h * dim * 2;
+    p.q_token = heads * dim;
+    p.kv.k = k.bytes.data() + h * dim * 2;
+    p.kv.v = v.bytes.data() + h * dim * 2;
+    p.kv.k_page = p.kv.k_token = p.kv.v_page = p.kv.v_token = heads * dim;
+    p.variant.mask = bits.data();
+    p.variant.mask_indptr = mask_indptr;
+    p.variant.mask_kv_len = lengths;
+    std::vector<ref::Row> all;
+    for (int32_t r = 0; r < rows; ++r) all.push_back({r, 0});
+    std::vector<double> want(size_t(rows * dim)), want_lse(static_cast<size_t>(rows));
+    ref::attend_rows(one, batch, p, {all.data(), rows}, want.data(), want_lse.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      const double got_lse = at(lse, r, h);
+      if (std::isinf(want_lse[size_t(r)])) {
+        ASSERT_EQ(got_lse, want_lse[size_t(r)]) << what << ", row " << r;
+      } else {
+        ASSERT_NEAR(got_lse, want_lse[size_t(r)], 4e-6 * (1.0 + std::fabs(want_lse[size_t(r)]))) << what << ", row " << r;
+      }
+      for (int64_t d = 0; d < dim; ++d) {
+        const double w = want[size_t(r * dim + d)], g = at(o, r, h, d);
+        ASSERT_FALSE(std::isnan(g)) << what << ", row " << r;
+        if (std::isinf(want_lse[size_t(r)])) ASSERT_EQ(g, 0.0) << what << ", row " << r;
+        square += (g - w) * (g - w);
+        norm += w * w;
+      }
+    }
+  }
+  EXPECT_LE(std::sqrt(square), 2.6e-3 * std::sqrt(norm) + 1e-12) << what;
+}
+
+std::vector<uint8_t> written_out(const std::vector<int32_t>& rows, const std::vector<int32_t>& cols, const uint8_t* map) {
+  std::vector<uint8_t> keep;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<uint8_t> line;
+    for (size_t j = 0; j < cols.size(); ++j) line.insert(line.end(), size_t(cols[j]), uint8_t(map[i * cols.size() + j] != 0));
+    for (int32_t r = 0; r < rows[i]; ++r) keep.insert(keep.end(), line.begin(), line.end());
+  }
+  return keep;
+}
+
+TEST_F(GpuSparse, B35_BlocksOfAnySize) {
+  const std::vector<int32_t> rows{1, 2, 3}, cols{3, 1, 2};
+  const std::vector<std::vector<uint8_t>> maps = {{0, 0, 1, 1, 0, 1, 0, 1, 1}, {1, 1, 1, 0, 0, 0, 1, 0, 0}, {0, 0, 0, 0, 0, 0, 0, 0, 0}};
+  for (const std::vector<uint8_t>& map : maps) {
+    expect_matrix(gpu, variable_bsr_batch(span(rows), span(cols), map.data()), 6, 6, written_out(rows, cols, map.data()), false, "6 x 6");
+  }
+}
+
+TEST_F(GpuSparse, B37_ManyBlocks) {
+  std::mt19937 random(5);
+  const std::vector<int32_t> rows{64, 0, 17, 128, 1, 90}, cols{32, 64, 0, 96, 128, 32, 48};
+  std::vector<uint8_t> map(rows.size() * cols.size());
+  for (uint8_t& x : map) x = random() % 3 == 0;
+  expect_matrix(gpu, variable_bsr_batch(span(rows), span(cols), map.data()), 300, 400, written_out(rows, cols, map.data()), false, "any");
+}
+
+TEST_F(GpuSparse, BlocksOfOneSize) {
+  const int32_t kRows = 7, kCols = 9, kBlockRows = 12, kBlockCols = 16;
+  std::mt19937 random(6);
+  std::vector<int32_t> indptr{0}, indices;
+  std::vector<uint8_t> map(kRows * kCols, 0);
+  for (int32_t i = 0; i < kRows; ++i) {
+    for (int32_t j = kCols - 1; j >= 0; --j) {  // in any order
+      if (random() % 2 == 0 || i == 3) continue;
+      indices.push_back(j);
+      map[size_t(i * kCols + j)] = 1;
+    }
+    indptr.push_back(int32_t(indices.size()));
+  }
+  const BsrBatch bsr = bsr_batch(kRows, kBlockRows, kBlockCols, kCols, IndexView(indptr.data(), kRows + 1),
+                                 IndexView(indices.data(), int64_t(indices.size())));
+  expect_matrix(gpu, bsr, kRows * kBlockRows, kCols * kBlockCols,
+                written_out(std::vector<int32_t>(kRows, kBlockRows), std::vector<int32_t>(kCols, kBlockCols), map.data()), false, "bsr");
+}
+
+TEST_F(GpuSparse, B36_AMatrixAHead) {
+  const std::vector<int32_t> rows{10, 30, 24, 20, 20, 24}, cols{16, 48, 32, 32, 32, 32};  // two heads of three
+  const std::vector<uint8_t> map = {1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0};
+  std::vector<uint8_t> keep = written_out({10, 30, 24}, {16, 48, 32}, map.data());
+  const std::vector<uint8_t> second = written_out({20, 20, 24}, {32, 32, 32}, map.data() + 9);
+  keep.insert(keep.end(), second.begin(), second.end());
+  expect_matrix(gpu, variable_bsr_batch(span(rows), span(cols), map.data(), 2), 64, 96, keep, true, "a matrix a head");
+}
+
+}  // namespace
+}  // namespace kvloom::test

@@ -1,0 +1,74 @@
+// The tables of cases (tests/cases: features, and what once broke other engines) on a GPU, each under every schedule: GpuTable.*/B05_... is
+// the entry of the bug log. fp32 cases become bf16; a shape that no GPU kernel runs is skipped in the registry's words.
+#include "cli/check/case_json.h"
+#include "cli/check/gpu_case.h"
+#include "cli/check/run_case.h"
+#include "kvloom/runtime/registry.h"
+#include "tests/cuda/engine_fixture.h"
+
+#include <filesystem>
+
+namespace kvloom::test {
+namespace {
+
+std::vector<check::Case> read_tables() {
+  std::vector<check::Case> all;
+  for (const char* file : {"bugs.json", "cases.json"}) {
+    const std::string here = std::string("tests/cases/") + file;  // a program that was carried to another machine runs beside its tables
+    const bool is_here = std::filesystem::exists(here);
+    for (check::Case& c : check::read_cases(is_here ? here : KVLOOM_SOURCE_DIR "/" + here)) {
+      check::put_on_gpu(c);
+      all.push_back(std::move(c));
+    }
+  }
+  return all;
+}
+
+const std::vector<check::Case>& table() {
+  static const std::vector<check::Case> cases = read_tables();
+  return cases;
+}
+
+/// Why no GPU kernel runs `spec`; "" if one does.
+std::string refusal_of(const AttentionSpec& spec) {
+  try {
+    runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, false});
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+class GpuTable : public GpuEngine, public testing::WithParamInterface<size_t> {};
+
+TEST_P(GpuTable, AgreesWithRefUnderEverySchedule) {
+  const check::Case& c = table()[GetParam()];
+  const std::string refusal = refusal_of(c.spec);
+  if (!refusal.empty()) GTEST_SKIP() << refusal;
+  gpu.add_kernel(c.spec);
+  gpu.add_kernel(c.spec, true);
+  gpu.set_spec(&c.spec);
+  check::CaseOptions options;
+  options.gpu = true;
+  if (gpu.is_fake()) options.schedules = {{Policy::automatic, 7, LevelMode::automatic}, {Policy::fixed_split, 132, LevelMode::automatic}};
+  const check::CaseResult r = check::run_case(c, options);
+  gpu.set_spec(nullptr);
+  EXPECT_EQ(r.errors.fault, "") << check::describe(c) << ", policy " << name_of(r.failed.policy) << ", " << r.failed.ctas << " CTAs";
+  EXPECT_GT(r.runs, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, GpuTable, testing::Range<size_t>(0, table().size()), [](const auto& info) {
+  std::string name = table()[info.param].name;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; }, '_');
+  return name;
+});
+
+TEST(GpuTables, MostCasesHaveAKernel) {
+  size_t skipped = 0;
+  for (const check::Case& c : table()) skipped += !refusal_of(c.spec).empty();
+  EXPECT_LT(skipped * 8, table().size());
+}
+
+}  // namespace
+}  // namespace kvloom::test
