@@ -48,6 +48,11 @@ struct GatherRowsArgs {
   char* out;
 };
 
+/// Keeps the stream busy, so that what is put into it meanwhile runs without gaps.
+struct HoldArgs {
+  int64_t cycles;
+};
+
 #if defined(__CUDACC__) || defined(KVLOOM_EMULATED)
 
 struct alignas(16) Chunk {
@@ -100,6 +105,12 @@ extern "C" __global__ void count_nonfinite(CountNonfiniteArgs a) {
     }
   }
   if (bad > 0) atomicAdd(a.count, bad);
+}
+
+extern "C" __global__ void hold(HoldArgs a) {
+  const int64_t start = clock64();
+  while (clock64() - start < a.cycles) {
+  }
 }
 
 extern "C" __global__ void gather_rows(GatherRowsArgs a) {

@@ -51,6 +51,7 @@ class GpuMachine : public StepMachine {
   void write_kv(int32_t pool);
   void fill_inputs(int32_t layer);
   void count_nonfinite();
+  void hold();
   void fetch_rows(int32_t layer, const std::vector<ref::Row>& rows);
   CheckedRow checked_row(size_t i) const;
 
@@ -69,6 +70,8 @@ class GpuMachine : public StepMachine {
   int32_t checked_layer_ = 0;
   std::vector<Fetch> fetched_;
   std::vector<std::pair<int32_t, int32_t>> marks_;  // around the run of every layer
+  double start_us_ = 0.0;                           // of the host: the last start()
+  double cycles_per_us_;
 };
 
 }  // namespace kvloom::replay

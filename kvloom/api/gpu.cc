@@ -72,6 +72,8 @@ void GpuBuffer::upload(const void* from, int64_t bytes, int64_t offset) {
   if (bytes == 0) return;
   const ContextGuard guard(impl_->device);
   check_driver(driver().memcpy_htod(impl_->memory.address() + jit::CuAddress(offset), from, size_t(bytes)), "cuMemcpyHtoD");
+  // Pageable memory may have been taken over without having arrived, and streams of ours do not wait for the default one.
+  check_driver(driver().stream_synchronize(nullptr), "cuStreamSynchronize");
 }
 
 void GpuBuffer::download(void* to, int64_t bytes, int64_t offset) const {

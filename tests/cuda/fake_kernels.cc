@@ -19,6 +19,10 @@ struct Index {
   unsigned x = 0, y = 0, z = 0;
 };
 thread_local Index threadIdx, blockIdx, blockDim, gridDim;
+int64_t clock64() {
+  static int64_t now = 0;
+  return now += 1000;
+}
 void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value; }
 
 }  // namespace
@@ -98,6 +102,7 @@ constexpr Entry kEntries[] = {
     {"page_events", sizeof(replay::PageEventsArgs), run_threads<replay::PageEventsArgs, replay::page_events>},
     {"fill_rows", sizeof(replay::FillRowsArgs), run_threads<replay::FillRowsArgs, replay::fill_rows>},
     {"count_nonfinite", sizeof(replay::CountNonfiniteArgs), run_threads<replay::CountNonfiniteArgs, replay::count_nonfinite>},
+    {"hold", sizeof(replay::HoldArgs), run_threads<replay::HoldArgs, replay::hold>},
     {"gather_rows", sizeof(replay::GatherRowsArgs), run_threads<replay::GatherRowsArgs, replay::gather_rows>},
 };
 

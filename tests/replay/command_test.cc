@@ -275,4 +275,11 @@ TEST(BenchCommand, ARefusalStandsAlone) {
   EXPECT_EQ(none.out(), "");
 }
 
+TEST(ReplayCommand, AGpuThatIsNotThereIsOneError) {
+  Tool tool({"replay", "--backend", "cuda", "--device", "1000"});
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_EQ(tool.err().rfind("kvloom: replay: --", 0), 0u) << tool.err();  // --backend without a GPU, --device with some
+  EXPECT_EQ(tool.out(), "");
+}
+
 }  // namespace
