@@ -9,6 +9,8 @@
 //   f32   2e-6 over the tensor, 2e-6 a row
 //   bf16  1.9e-3 over tensors of 4096 elements and more, 2.5e-3 a row of 128 elements and more
 //   f16   2.4e-4 and 3.2e-4: three bits more than bf16
+// or by what a perfect answer, REF rounded to the type, is off by: a row of one fp8 value a few times over, or of values below the type's
+// smallest, rounds the same way in every element and averages nothing out.
 // LSE (fp32): |lse - ref| <= 2e-6 (1 + |ref|).
 // These are for ordinary rows; these things make the rounding of fp32 itself larger, and the bounds of fp32 grow with them and with nothing else:
 //   - Long q and k. A logit is good to a few units in the last place of the partial sums of its dot product, and what a logit is off by, the

@@ -46,6 +46,23 @@ TEST(Compare, RoundingToTheOutputTypeIsFree) {
   EXPECT_LT(bf16.whole, 1.9e-3);
 }
 
+// Nothing averages out: one value all along, halfway between two of bf16; and values that f16 has no numbers for.
+TEST(Compare, APerfectAnswerIsRightWhateverItsValues) {
+  for (const auto& [type, value] : {std::pair{DType::bf16, 1.0 + 0x1p-8}, {DType::f16, 1e-20}}) {
+    Sample s(type);
+    for (size_t i = 0; i < s.o.size(); ++i) {
+      char element[4];
+      s.o[i] = value;
+      store_from_float(&element, type, 0, float(value));
+      s.got_o[i] = load_as_float(&element, type, 0);
+    }
+    EXPECT_EQ(s.errors().fault, "") << name_of(type);
+    s.got_o[4000] = float(2.0 * value);
+    s.got_o[4000] += type == DType::f16 ? 1e-3f : 0.0f;
+    EXPECT_NE(s.errors().fault, "") << name_of(type);
+  }
+}
+
 TEST(Compare, AnErrorBelowTheRoundingOfTheOutputIsStillSeen) {
   // 1e-4 of each element: a twentieth of what rounding to bf16 does, fifty times what the arithmetic may do.
   Sample s(DType::bf16);
