@@ -60,7 +60,7 @@ struct Compose {
   template <class P>
   requires(HasKeep<Parts, P> || ...) KVLOOM_HD static bool keep(const Coord& c, const P& p) { return (keep_of<Parts>(c, p) && ...); }
 
-  /// `keep` for 32 consecutive keys at once, where every part that masks knows that form.
+  /// `keep` for 32 consecutive keys at once, the same for all heads of a token, where every part that masks knows that form.
   template <class P>
   requires((HasKeep32<Parts, P> || ...) && ((HasKeep32<Parts, P> || !HasKeep<Parts, P>)&&...)) KVLOOM_HD static uint32_t
       keep32(const Coord& c, const P& p) {

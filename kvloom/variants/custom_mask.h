@@ -13,7 +13,7 @@ struct CustomMask {
     return c.kv_index >= 0 && c.kv_index < columns && mask_bit(p.mask + p.mask_indptr[c.request], c.q_index, columns, c.kv_index);
   }
 
-  /// `keep` for the 32 keys from `c` on, key i in bit i. Reads no byte that is not the request's.
+  /// `keep` for the 32 keys from `c` on, key i in bit i, whatever c.q_head. Reads no byte that is not the request's.
   template <class P>
   KVLOOM_HD static uint32_t keep32(const Coord& c, const P& p) {
     const int32_t columns = p.mask_kv_len[c.request];

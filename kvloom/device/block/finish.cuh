@@ -159,9 +159,9 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
 }
 
 /// Arrives at the item's units; the CTA merges those whose last partial this was, and leaves their counters at zero. `complete` is one
-/// shared word. All threads call it, after the CTA's partials are written.
+/// shared word. All threads call it, after the CTA's partials are written. Not inlined: the kernels of a unit compile it once.
 template <class V, DType kType, bool kInTurn>
-__device__ __forceinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
+__device__ __noinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
   const int warp = int(threadIdx.x) >> 5, warps = int(blockDim.x) >> 5, lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
     __syncthreads();  // partials of all threads before the arrival; `complete` free again

@@ -48,21 +48,37 @@ __device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowG
   return word;
 }
 
+/// Runs of packed rows that are kept alike: the heads of a token, unless a hook may tell them apart.
+struct RowRuns {
+  int rows;    // of the item
+  int length;  // of a run
+  int before;  // rows of the first run that lie before the item
+
+  template <class V>
+  __device__ __forceinline__ static RowRuns of(const FastDivide& group_size, const WorkItem& item) {
+    if constexpr (has_keep<V>() && !has_keep32<V>()) return {item.row_count, 1, 0};
+    const int heads = int(group_size.divisor);
+    return {item.row_count, heads, int(uint32_t(item.row_begin) - group_size.divide(uint32_t(item.row_begin)) * group_size.divisor)};
+  }
+  __device__ __forceinline__ int count() const { return (rows + before + length - 1) / length; }
+  __device__ __forceinline__ int begin(int run) const { return max_of(0, run * length - before); }
+  __device__ __forceinline__ int end(int run) const { return min_of(rows, (run + 1) * length - before); }
+};
+
 /// Fills `mask` for kKeys keys from list token `token0` on; its positions are there. Ends with a barrier of the warp.
 template <class V, int kKeys, int kRows, int kWords>
-__device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows, int kv_head,
-                                               int32_t token0, PartMask<kRows, kWords>& mask) {
-  static_assert(32 % kWords == 0 && kRows * kWords % 16 == 0);
+__device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows,
+                                               const RowRuns& runs, int kv_head, int32_t token0, PartMask<kRows, kWords>& mask) {
+  static_assert(32 % kWords == 0);
   constexpr uint32_t kAll = kKeys < 32 ? (1u << (kKeys & 31)) - 1u : ~0u;
   const int lane = int(threadIdx.x) & 31, w = lane % kWords;  // a lane keeps to one word of the rows
   uint32_t live = 0, full = kAll;
+  const int count = runs.count() * kWords;
 #pragma unroll(has_keep32<V>() ? 4 : 1)
-  for (int i = lane; i < kRows * kWords; i += 32) {
-    const int r = i / kWords;
-    const PackedRow row = rows.row[r];
-    if (row.token < 0) continue;  // nobody looks
-    const uint32_t word = kAll & mask_word<V>(p, group, keys, row, rows.kept[r], kv_head, token0 + 32 * w, mask.pos + 32 * w);
-    mask.word[i] = word;
+  for (int i = lane; i < count; i += 32) {
+    const int first = runs.begin(i / kWords), last = runs.end(i / kWords);
+    const uint32_t word = kAll & mask_word<V>(p, group, keys, rows.row[first], rows.kept[first], kv_head, token0 + 32 * w, mask.pos + 32 * w);
+    for (int r = first; r < last; ++r) mask.word[r * kWords + w] = word;
     live |= word;
     full &= word;
   }

@@ -50,7 +50,7 @@ struct Pass {
       mask.pos[i] = position_of<C>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
     }
     __syncwarp();
-    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, walk.keys, m.rows(), kv_head, first, mask);
+    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, walk.keys, m.rows(), block::RowRuns::of<V>(args.group_size, m.item), kv_head, first, mask);
   }
   /// True if key `i` of this warp's part of the tile is kept by some row.
   __device__ __forceinline__ bool is_live(int slot, int32_t token, int i) const {

@@ -12,6 +12,7 @@
 #define __host__
 #define __global__
 #define __forceinline__ inline
+#define __noinline__
 #define __shared__
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
