@@ -100,9 +100,4 @@ const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
   return *slot->variant;
 }
 
-bool is_host_cached(const Unit& unit, const HostTarget& target) {
-  std::string object;
-  return Cache::of_environment().find(host_cache_name(unit, target), object);
-}
-
 }  // namespace kvloom::jit

@@ -15,7 +15,4 @@ struct HostVariant {
 /// which name `file` and its lines), io (it can't be loaded).
 const HostVariant& host_variant(const Unit& unit, const HostTarget& target);
 
-/// True if `unit` is in the cache.
-bool is_host_cached(const Unit& unit, const HostTarget& target);
-
 }  // namespace kvloom::jit
