@@ -1,4 +1,5 @@
 // Variants of the user's own through the C++ interface: right by REF and by the library's own variants, bound by name, refused by name.
+#include "cli/check/check_run.h"
 #include "kvloom/cpu/target.h"
 #include "tests/variants/variant_texts.h"
 
@@ -136,6 +137,17 @@ TEST(UserVariant, StandsOnTopOfTheLibrarysOwn) {
   const Distance d = distance_to_ref(s);  // a capped logit is rounded as tanh is
   EXPECT_EQ(d.fault, "");
   EXPECT_LT(d.whole, 4e-6);
+}
+
+// Heads of one token keep different keys: what no head keeps is poisoned, what one keeps is not (16 cases, as `kvloom check` has them).
+TEST(UserVariant, KeepMayKnowTheHead) {
+  check::CheckOptions options;
+  options.cases = 16;
+  options.of_a_case.user = variant_from_text(
+      "struct ByHead {\n  static bool keep(const kvloom::Coord& c) { return (c.kv_pos / 3 + c.q_head) % 3 == 0; "
+      "}\n};\nKVLOOM_VARIANT(ByHead)\n");
+  const check::CheckReport report = check::run_check(options);
+  for (const check::Failure& f : report.failures) ADD_FAILURE() << f.shape << "\n" << f.fault << "\n" << f.command;
 }
 
 TEST(UserVariant, ArraysHaveAnyStrides) {
