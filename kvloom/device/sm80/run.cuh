@@ -85,18 +85,16 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
   int before = -1;
 #pragma unroll 1
   for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
-    const int now = plan.items[i].kernel_class;
-    __syncthreads();
-    if (now == 0) {
-      if (now != before) block_prepare<M, V>(args, small);
-      block_fetch_item<M, V>(plan, i, small);
-      block_item<M, V>(args, plan, small);
-    } else {
-      if (now != before) block_prepare<C, V>(args, large);
-      block_fetch_item<C, V>(plan, i, large);
-      block_item<C, V>(args, plan, large);
+    block_fetch_item<M, V>(plan, i, small);  // lies where `large` has it, too
+    const int now = small.item.kernel_class;
+    if (now != before) {
+      if (now == 0) block_prepare<M, V>(args, small);
+      else block_prepare<C, V>(args, large);
+      __syncthreads();
+      before = now;
     }
-    before = now;
+    if (now == 0) block_item<M, V>(args, plan, small);
+    else block_item<C, V>(args, plan, large);
   }
 }
 

@@ -40,7 +40,7 @@ struct RingPlace {  // a stage, and how often the ring has gone round, as parity
   uint32_t parity;
 };
 
-/// Arrays that a configuration or variant does without have one element.
+/// Arrays that a configuration or variant does without have one element. The item is in front, for all configurations alike.
 template <AttendConfig C, class V>
 struct SharedMemory {
   static_assert(C.stages >= 2 && C.stages <= 4, "two to four tiles in shared memory");
@@ -50,6 +50,8 @@ struct SharedMemory {
   static constexpr int kSlots = C.own_keys() ? C.tiles_ahead() + 2 : C.stages;
   static constexpr int kTileK = KRows<C>::bytes(C.tile_kv), kTileV = VRows<C>::bytes(C.tile_kv);
 
+  WorkItem item;  // of the moment: in shared memory, since registers are what the mainloop is short of
+  RowGroup group;
   alignas(128) char q[QRows<C>::bytes(C.tile_rows)];
   alignas(128) char k[C.stages][kTileK];
   alignas(128) char v[C.stages][kTileV];
@@ -67,8 +69,6 @@ struct SharedMemory {
   uint32_t complete;
   RingPlace ring;  // where the tiles of the next pass begin
   uint64_t landed[C.stages], left[C.stages];  // barriers (ring.cuh)
-  WorkItem item;  // of the moment: in shared memory, since registers are what the mainloop is short of
-  RowGroup group;
 
   __device__ __forceinline__ block::Rows rows() { return {row, kept, &hull}; }
 };
