@@ -251,8 +251,8 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend 
   check_rows(plan, t);
   const CacheView k = checked_cache(t.k, "run", "k", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_qk, s.kv_dtype);
   const CacheView v = checked_cache(t.v, "run", "v", t.layout, s.storage, s.page_size, s.num_kv_heads, s.head_dim_vo, s.kv_dtype);
-  check_overlaps(t);
   check_places(t, on_gpu);
+  check_overlaps(t);
   AttendParams p;
   p.q = t.q.data;
   p.q_token = stride_of(t.q, 0);
