@@ -36,6 +36,7 @@ def speed(unit):
         memory(unit, "m3"),
         memory(unit, "m3_r", paged=False),
         memory(unit, "m2s3", ".stages = 3, .ctas_per_sm = 2"),
+        unit("mixed8w", memory=".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1", compute=DRIFT),
         memory(unit, "m8w", ".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),
         memory(unit, "m_e4m3_64s3", ".stages = 3, .ctas_per_sm = 3", kv="e4m3"),
         memory(unit, "m_e4m3_128s2", ".tile_kv = 128, .stages = 2, .ctas_per_sm = 2", kv="e4m3"),

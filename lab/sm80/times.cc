@@ -214,7 +214,7 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
   Run run(u, s);
   lab::Unit& unit = lab::machine().unit(u.name);
   const bool big = *std::max_element(s.q.begin(), s.q.end()) * (s.hq / s.hk) > 16;
-  const lab::Kind kind = big ? lab::compute : lab::memory;
+  const lab::Kind kind = how == "mixed" ? lab::mixed : big ? lab::compute : lab::memory;
   SchedulerConfig cfg;
   cfg.num_ctas = lab::machine().sms() * unit.facts[3 * kind + 2];
   cfg.levels = LevelMode::off;
@@ -303,7 +303,7 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
 }  // namespace
 
 int main(int argc, char** argv) {
-  // times JSON LIST: LIST has lines "shape unit[@heads|@nomerge|@pdl]"
+  // times JSON LIST: LIST has lines "shape unit[@heads|@nomerge|@pdl|@mixed]"
   std::FILE* json = std::fopen(argv[1], "w");
   auto rep = [](int n, int x) { return std::vector<int>(size_t(n), x); };
   std::vector<int> zipf;
