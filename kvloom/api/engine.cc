@@ -256,8 +256,9 @@ std::string Engine::explain() const {
   const api::Setup& setup = s.setup;
   std::string text = runtime::explain_choice(setup.spec, setup.config, setup.memory_config ? &*setup.memory_config : nullptr, setup.choice);
   if (setup.module != nullptr) {
-    for (const auto& [name, e] :
-         {std::pair{"memory", setup.module->entries[0]}, {"compute", setup.module->entries[1]}, {"mixed", setup.module->entries[2]}}) {
+    constexpr const char* kNames[runtime::AttendModule::kEntries] = {"memory", "compute", "mixed", "small"};
+    for (int i = 0; i < (setup.shares_kernels ? 3 : 4); ++i) {
+      const auto& [name, e] = std::pair{kNames[i], setup.module->entries[i]};
       text += kvloom::format("  {:<8} {} threads, {} registers, {} bytes of shared memory, {} CTAs an SM\n", name, e.threads, e.registers,
                              e.shared_bytes, e.ctas_per_sm);
     }

@@ -27,7 +27,7 @@ void set_gpu_schedule(Setup& s, const Capacity& capacity) {
   const int32_t sms = s.choice.gpu.num_sms;
   const bool apart = s.choice.winner().kernel->gpu.schedule(s.spec, s.choice.gpu, s.config, memory);
   if (s.module != nullptr) {
-    s.config.num_ctas = apart ? resident_ctas(*s.module, {1, 2}, sms) : resident_ctas(*s.module, {0, 1, 2}, sms);
+    s.config.num_ctas = apart ? resident_ctas(*s.module, {1, 2, 3}, sms) : resident_ctas(*s.module, {0, 1, 2}, sms);
     memory.num_ctas = resident_ctas(*s.module, {0}, sms);
   }
   s.shares_kernels = !apart;

@@ -59,10 +59,11 @@ Unit attend_unit(const std::string& key, const char* family, const AttentionSpec
   std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family) + variant_headers(spec.variant);
   if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
   text += kvloom::format("\nnamespace {{\nusing Variant = {};\nusing Config = kvloom::{}::AttendConfig;\n", variant_type(spec.variant), family);
+  const bool apart = !configs.mixed_memory.empty();
   for (const auto& [name, config] : {std::pair{"kMemory", &configs.memory}, {"kMixedMemory", &configs.mixed_memory}, {"kCompute", &configs.compute}}) {
-    text += kvloom::format("constexpr Config {}{{{}}};\n", name, *config);
+    if (!config->empty()) text += kvloom::format("constexpr Config {}{{{}}};\n", name, *config);
   }
-  text += kvloom::format("}}  // namespace\n\n{}(kMemory, kMixedMemory, kCompute, Variant)\n", macro);
+  text += kvloom::format("}}  // namespace\n\n{}{}(kMemory, {}kCompute, Variant)\n", macro, apart ? "_APART" : "", apart ? "kMixedMemory, " : "");
   return {key, text};
 }
 

@@ -15,7 +15,8 @@ struct Unit {
 
 /// The configurations of an attention unit, as designated initialisers: ".head_dim_qk = 128, ...".
 struct AttendConfigs {
-  std::string memory, mixed_memory, compute;
+  std::string memory, compute;
+  std::string mixed_memory;  // of the memory class beside the compute class, where that is another; "": the same
 };
 
 /// One attention unit of a family: its configurations joined with the spec's variant.

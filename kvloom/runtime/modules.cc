@@ -58,6 +58,8 @@ AttendModule load(const Device& device, const jit::Unit& unit) {
   read_facts(module, unit.key, facts);
   AttendModule loaded;
   for (int i = 0; i < 3; ++i) loaded.entries[i] = make_entry(module, unit.key, kEntryNames[i], facts + i * kFactsAnEntry, device.target());
+  const int32_t small[kFactsAnEntry] = {facts[kFactsAnEntry], facts[14], facts[15]};
+  loaded.entries[3] = small[1] > 0 ? make_entry(module, unit.key, "attend_small", small, device.target()) : loaded.entries[0];
   return loaded;
 }
 

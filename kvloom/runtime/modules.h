@@ -6,7 +6,7 @@
 
 namespace kvloom::runtime {
 
-/// The entries of an attention unit, by the classes of items that a step has: bit 0 memory, bit 1 compute; so 1, 2 and 3.
+/// The entries of an attention unit, by the classes of items that a step has.
 struct AttendModule {
   struct Entry {
     jit::CuFunction function = nullptr;
@@ -16,11 +16,12 @@ struct AttendModule {
     int32_t registers = 0;
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };
-  Entry entries[3];  // memory, compute, mixed
+  static constexpr int kEntries = 4;
+  Entry entries[kEntries];  // memory, compute, mixed, small: memory with the tiles that it has in mixed (if those are the same: memory)
 
-  /// Of a step with these classes of items. `own_memory`: those of the memory class alone are planned for a kernel of their own.
+  /// Of a step with these classes of items. `own_memory`: it was planned for attend_memory, if it is of the memory class alone.
   const Entry& of(bool memory, bool compute, bool own_memory) const {
-    return entries[memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 2];
+    return entries[memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 3];
   }
 };
 

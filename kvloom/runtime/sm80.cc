@@ -114,8 +114,8 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   code.variant.sink = false;
   const std::string key = kernel_key("attend", "sm80", code, fixed_split);
   const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  return jit::attend_unit(key, "sm80", s,
-                          {config_text(sm80::memory_config(u)), config_text(sm80::mixed_memory_config(u)), config_text(sm80::compute_config(u))});
+  const std::string memory = config_text(sm80::memory_config(u)), mixed = config_text(sm80::mixed_memory_config(u));
+  return jit::attend_unit(key, "sm80", s, {memory, config_text(sm80::compute_config(u)), mixed == memory ? "" : mixed});
 }
 
 }  // namespace kvloom::runtime

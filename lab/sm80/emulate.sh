@@ -12,7 +12,7 @@ g++ $flags -c lab/sm80/checks.cc -o $out/checks.o
 objects=""
 while read -r u; do
   objects+=" $out/$u.o"
-  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dkvloom_facts=kvloom_facts_$u -x c++ -c $out/$u.cu -o $out/$u.o"
+  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_small=attend_small_$u -Dkvloom_facts=kvloom_facts_$u -x c++ -c $out/$u.cu -o $out/$u.o"
 done < $out/names | xargs -P 2 -I{} sh -c '{}'
 objects=$(sed "s#.*#$out/&.o#" $out/names | tr '\n' ' ')
 g++ -o $out/emulated $out/checks.o $out/machine.o $out/simt.o $objects ${LIBRARIES:-build/release/cli/libkvloom_cli_core.a build/release/kvloom/libkvloom.a build/release/kvloom/libkvloom_ref.a} -lpthread

@@ -104,7 +104,7 @@ def text(u):
 
 def entries(only):
     if not only:
-        return "KVLOOM_SM80_ATTEND(kMemory, kMixedMemory, kCompute, Variant)\n"
+        return "KVLOOM_SM80_ATTEND_APART(kMemory, kMixedMemory, kCompute, Variant)\n"
     c = "kCompute" if only == "compute" else "kMemory"
     one = f"{c}.threads(), kvloom::sm80::shared_bytes<{c}, Variant>(), {c}.ctas_per_sm"
     return (f'extern "C" __global__ void __launch_bounds__({c}.threads(), {c}.ctas_per_sm) attend_{only}(const __grid_constant__ kvloom::AttendArgs args) {{\n'

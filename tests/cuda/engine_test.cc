@@ -69,7 +69,7 @@ TEST_F(CudaEngine, EntryFollowsTheStep) {
       g.poison();
       engine.replan(plan, s.batch);
       engine.run(plan, g.tensors);
-      EXPECT_EQ(gpu.last_entry(), !is_large && std::string(entry) == "attend_memory" ? "attend_mixed" : entry);
+      EXPECT_EQ(gpu.last_entry(), !is_large && std::string(entry) == "attend_memory" ? "attend_small" : entry);
       expect_device_right(g, s);
     }
   }

@@ -11,7 +11,7 @@ namespace kvloom::test {
 struct FakeCubin {
   char magic[8] = {'F', 'A', 'K', 'E', 'C', 'U', 'B', '1'};
   AttentionSpec spec;
-  int32_t facts[16] = {128, 70000, 3, 128, 100000, 2, 128, 100000, 2, 0};
+  int32_t facts[16] = {128, 70000, 3, 128, 100000, 2, 128, 100000, 2, 0, 0, 0, 0, 0, 90000, 2};
 
   std::string bytes() const { return std::string(reinterpret_cast<const char*>(this), sizeof *this); }
 };

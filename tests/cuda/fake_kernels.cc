@@ -46,7 +46,7 @@ void run_attend(const KernelCall& call) {
   }
   bool classes[2] = {false, false};
   for (const WorkItem& item : plan.items) classes[item.kernel_class] = true;
-  if ((classes[0] && call.name == "attend_compute") || (classes[1] && call.name == "attend_memory")) {
+  if ((classes[0] && call.name == "attend_compute") || (classes[1] && (call.name == "attend_memory" || call.name == "attend_small"))) {
     std::fprintf(stderr, "fake driver: %s was launched for a plan with other items\n", call.name.c_str());
     std::abort();
   }
@@ -95,6 +95,7 @@ constexpr Entry kEntries[] = {
     {"attend_memory", sizeof(AttendArgs), run_attend},
     {"attend_compute", sizeof(AttendArgs), run_attend},
     {"attend_mixed", sizeof(AttendArgs), run_attend},
+    {"attend_small", sizeof(AttendArgs), run_attend},
     {"append_kv", sizeof(AppendArgs), run_append},
     {"apply_rope", sizeof(RopeArgs), run_rope},
     {"merge_states", sizeof(MergeArgs), run_merge},

@@ -108,7 +108,7 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
   spec.variant.alibi = true;
   spec.variant.soft_cap = 30.0f;
   const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec,
-                                {".tile_rows = 16", ".tile_rows = 16, .tile_kv = 32", ".tile_rows = 64"});
+                                {".tile_rows = 16", ".tile_rows = 64", ".tile_rows = 16, .tile_kv = 32"});
   EXPECT_EQ(unit.text,
             "// attend.sm80.bf16.d128.paged.alibi.softcap\n"
             "#include \"kvloom/device/sm80/unit.cuh\"\n"
@@ -124,7 +124,7 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
             "constexpr Config kCompute{.tile_rows = 64};\n"
             "}  // namespace\n"
             "\n"
-            "KVLOOM_SM80_ATTEND(kMemory, kMixedMemory, kCompute, Variant)\n");
+            "KVLOOM_SM80_ATTEND_APART(kMemory, kMixedMemory, kCompute, Variant)\n");
 }
 
 TEST(Unit, VariantsAreComposedInOrder) {

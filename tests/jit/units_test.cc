@@ -1,6 +1,6 @@
 // Every GPU kernel that is asked for somewhere compiles, without a GPU, and holds the registers and spills that were recorded. The list is
-// tests/jit/units.txt: key, then registers and spilled bytes of the memory, compute and mixed entries for sm_90a; zeros where nothing has
-// been recorded yet, and then only that it compiles is shown. It covers each pair of (types, dims, store, feature, policy) that kernels
+// tests/jit/units.txt: key, then registers and spilled bytes of its entries (below) for sm_90a; zeros where nothing has been recorded
+// yet or there is no such entry, and then only that it compiles is shown. It covers each pair of (types, dims, store, feature, policy) that kernels
 // differ by; a smaller part is compiled for the other generations.
 //   KVLOOM_RECORD_UNITS=1 test_jit --gtest_filter=Units.*   writes the list anew (and fails, so that nobody leaves it on)
 //   KVLOOM_UNITS=N or all: so many of them, from the first; default 4. All take many minutes.
@@ -17,9 +17,12 @@
 namespace kvloom {
 namespace {
 
+constexpr int kEntries = 4;
+constexpr const char* kEntryNames[kEntries] = {"attend_memory", "attend_compute", "attend_mixed", "attend_small"};
+
 struct Recorded {
   std::string key;
-  int32_t registers[3] = {}, spills[3] = {};
+  int32_t registers[kEntries] = {}, spills[kEntries] = {};
 };
 
 std::string list_path() { return KVLOOM_SOURCE_DIR "/tests/jit/units.txt"; }
@@ -32,7 +35,7 @@ std::vector<Recorded> recorded_units() {
     std::istringstream words(line);
     Recorded r;
     words >> r.key;
-    for (int e = 0; e < 3; ++e) words >> r.registers[e] >> r.spills[e];
+    for (int e = 0; e < kEntries; ++e) words >> r.registers[e] >> r.spills[e];
     list.push_back(r);
   }
   return list;
@@ -44,12 +47,11 @@ size_t number_to_compile(size_t all) {
 }
 
 Recorded measure(const std::string& key, const char* arch) {
-  constexpr const char* kEntries[3] = {"attend_memory", "attend_compute", "attend_mixed"};
   Recorded r;
   r.key = key;
   for (const KernelResources& k : kernel_resources(key, arch)) {
-    for (int e = 0; e < 3; ++e) {
-      if (k.entry == kEntries[e]) r.registers[e] = k.registers, r.spills[e] = k.spill_bytes;
+    for (int e = 0; e < kEntries; ++e) {
+      if (k.entry == kEntryNames[e]) r.registers[e] = k.registers, r.spills[e] = k.spill_bytes;
     }
   }
   return r;
@@ -57,11 +59,11 @@ Recorded measure(const std::string& key, const char* arch) {
 
 void record(const std::vector<Recorded>& units) {
   std::ofstream file(list_path());
-  file << "# key, then registers and spilled bytes of attend_memory, attend_compute, attend_mixed on sm_90a (tests/jit/units_test.cc)\n";
+  file << "# key, then registers and spilled bytes of attend_memory, attend_compute, attend_mixed, attend_small (0: none) on sm_90a (tests/jit/units_test.cc)\n";
   for (const Recorded& u : units) {
     const Recorded now = measure(u.key, "sm_90a");
     file << u.key;
-    for (int e = 0; e < 3; ++e) file << " " << now.registers[e] << " " << now.spills[e];
+    for (int e = 0; e < kEntries; ++e) file << " " << now.registers[e] << " " << now.spills[e];
     file << "\n" << std::flush;
   }
 }
@@ -86,8 +88,8 @@ TEST(Units, CompileWithinRecordedBounds) {
   for (size_t i = 0; i < number_to_compile(units.size()); ++i) {
     const Recorded& bound = units[i];
     const Recorded now = measure(bound.key, "sm_90a");
-    for (int e = 0; e < 3; ++e) {
-      EXPECT_GT(now.registers[e], 0) << bound.key << ": entry " << e;
+    for (int e = 0; e < kEntries; ++e) {
+      EXPECT_TRUE(now.registers[e] > 0 || e == 3) << bound.key << ": entry " << e;
       if (bound.registers[e] == 0) continue;  // not recorded yet
       EXPECT_LE(now.registers[e], bound.registers[e]) << bound.key << ": entry " << e;
       EXPECT_LE(now.spills[e], bound.spills[e]) << bound.key << ": entry " << e;
@@ -105,7 +107,7 @@ TEST(Units, OtherGenerationsCompile) {
     for (size_t i = 0, at = a * 5; i < each; ++i, at += 7) {
       const std::string& key = units[at % units.size()].key;
       try {
-        EXPECT_EQ(kernel_resources(key, archs[a]).size(), 3u) << key << " on " << archs[a];
+        EXPECT_GE(kernel_resources(key, archs[a]).size(), 3u) << key << " on " << archs[a];
       } catch (const Error& e) {  // a chip may be too small for the key's dims: said, not failed
         EXPECT_EQ(int(e.code()), int(ErrorCode::unsupported)) << key << " on " << archs[a] << ": " << e.what();
       }
