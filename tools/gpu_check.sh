@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # gpu_check.sh OUT [BIN]: everything that a machine with a GPU shows: doctor, compile, tests, check, sanitizer, replay, bench. JSON and logs go
-# to the folder OUT. Needs the programs kvloom and test_cuda alone (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
-# toolkit or a Python package); compute-sanitizer is run where it is installed.
+# to the folder OUT. Needs the programs kvloom and test_cuda (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
+# toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
+# compute-sanitizer is run where it is installed.
 # STEPS (default: all, in this order: doctor warm tests check sanitize replay bench), CASES, SEED, TIMEOUT, BENCH_FILTER, REPLAY (arguments) may
 # be set. Exit status 1 if any step failed.
 set -uo pipefail

@@ -5,8 +5,7 @@
 #include "cli/check/run_case.h"
 #include "kvloom/runtime/registry.h"
 #include "tests/cuda/engine_fixture.h"
-
-#include <filesystem>
+#include "tests/support/source_file.h"
 
 namespace kvloom::test {
 namespace {
@@ -14,9 +13,7 @@ namespace {
 std::vector<check::Case> read_tables() {
   std::vector<check::Case> all;
   for (const char* file : {"bugs.json", "cases.json"}) {
-    const std::string here = std::string("tests/cases/") + file;  // a program that was carried to another machine runs beside its tables
-    const bool is_here = std::filesystem::exists(here);
-    for (check::Case& c : check::read_cases(is_here ? here : KVLOOM_SOURCE_DIR "/" + here)) {
+    for (check::Case& c : check::read_cases(source_file(std::string("tests/cases/") + file))) {
       check::put_on_gpu(c);
       all.push_back(std::move(c));
     }

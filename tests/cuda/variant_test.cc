@@ -3,6 +3,7 @@
 #include "kvloom/runtime/user_variant.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/jit/temporary_folder.h"
+#include "tests/support/source_file.h"
 
 namespace kvloom::test {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 // The fake GPU forbids compiling; the host's compiler may.
 const UserVariant* example(const char* name) {
   const Environment may_compile("KVLOOM_NO_JIT", nullptr);
-  return variant_from_file(std::string(KVLOOM_SOURCE_DIR "/examples/variants/") + name + ".h");
+  return variant_from_file(source_file(std::string("examples/variants/") + name + ".h"));
 }
 
 /// The kernels of `spec` are there; what the fake driver computes with is in the cache.
