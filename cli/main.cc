@@ -2,7 +2,9 @@
 #include "kvloom/support/error.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +37,24 @@ int refuse(const CLI::App& app, const CLI::ParseError& error) {
   return 2;
 }
 
+/// An option that is there has a value: `--trace "$UNSET"` is a mistake, not the default.
+void want_values(CLI::App& app) {
+  for (CLI::Option* o : app.get_options()) {
+    if (o->get_items_expected_max() > 0)
+      o->check([](const std::string& v) { return v.empty() ? "got nothing, wanted a value" : std::string(); });
+  }
+  for (CLI::App* c : app.get_subcommands([](const CLI::App*) { return true; })) want_values(*c);
+}
+
+/// What was printed has arrived: a full disk is an error, not a short file.
+int flushed(int exit_code) {
+  errno = 0;
+  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || exit_code != 0) return exit_code;
+  std::fprintf(stderr, "kvloom: stdout: write failed: %s; free some space or write elsewhere\n",
+               errno != 0 ? std::strerror(errno) : "an earlier part did not fit");
+  return 1;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"kvloom: attention for LLM serving. Plans ragged batches, runs them, replays real traffic, checks itself."};
   app.require_subcommand(1);
@@ -42,6 +62,7 @@ int run(int argc, char** argv) {
   int exit_code = 0;
   std::sort(commands().begin(), commands().end(), [](const Command& a, const Command& b) { return std::string_view(a.name) < b.name; });
   for (const Command& c : commands()) c.add(*app.add_subcommand(c.name, c.description), exit_code);
+  want_values(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -62,4 +83,4 @@ RegisterCommand::RegisterCommand(Command command) { commands().push_back(command
 
 }  // namespace kvloom::cli
 
-int main(int argc, char** argv) { return kvloom::cli::run(argc, argv); }
+int main(int argc, char** argv) { return kvloom::cli::flushed(kvloom::cli::run(argc, argv)); }

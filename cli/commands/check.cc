@@ -13,6 +13,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
@@ -36,8 +37,9 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
   unsigned long long seed = 0;
   long long index = -1;
   char rest = 0;
-  const bool whole = std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2;
-  require(whole && index >= 0, "check: --case: got {}, wanted SEED:INDEX, as a failure prints it", text);
+  errno = 0;
+  const bool whole = std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2 && errno == 0;
+  require(whole && index >= 0 && index < INT64_MAX, "check: --case: got {}, wanted SEED:INDEX, as a failure prints it", text);
   options.seed = seed;
   options.only_index = index;
 }
@@ -59,6 +61,7 @@ void check_place(const Arguments& a) {
 check::CheckOptions options_of(const Arguments& a) {
   require(a.backend == "cpu" || a.backend == "cuda", "check: --backend: got {}, wanted cpu or cuda", a.backend);
   require(a.cases >= 0, "check: --cases: got {}, wanted at least 0", a.cases);
+  require(a.ctas <= 65535, "check: --ctas: got {}, wanted 1 .. 65535", a.ctas);
   require(a.levels.empty() || a.levels == "off" || a.levels == "auto", "check: --levels: got {}, wanted off or auto", a.levels);
   check::CheckOptions options;
   options.cases = a.cases;
@@ -130,7 +133,7 @@ int run(const Arguments& a) {
   std::signal(SIGINT, SIG_DFL);
   print_report(options, report, a.json == "-" ? stderr : stdout);
   if (!a.json.empty()) write_json(a.json, check::to_json(options, report));
-  return report.failed > 0 || report.interrupted ? 1 : 0;
+  return report.failed > 0 ? 1 : report.interrupted ? 130 : 0;
 }
 
 void add(CLI::App& command, int& exit_code) {

@@ -8,7 +8,12 @@
 
 #include <fmt/core.h>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <string>
 
 namespace kvloom::cli {
@@ -21,6 +26,21 @@ struct Finding {
   std::string detail;
   std::string remedy;
 };
+
+/// Why kernels can't be kept in `folder`, which need not be there yet; "": they can.
+std::string cache_fault(const std::string& folder) {
+  if (folder.empty()) return "no folder for it: name one in KVLOOM_CACHE_DIR";
+  std::error_code ignored;
+  std::filesystem::path at = std::filesystem::absolute(folder, ignored);
+  while (!std::filesystem::exists(at, ignored) && at.has_relative_path()) at = at.parent_path();
+  std::string why;
+  if (!std::filesystem::is_directory(at, ignored)) {
+    why = "is not a folder";
+  } else if (access(at.c_str(), W_OK | X_OK) != 0) {
+    why = std::string("can't be written: ") + std::strerror(errno);
+  }
+  return why.empty() ? "" : at.string() + " " + why + "; kernels are compiled in every process: name another in KVLOOM_CACHE_DIR";
+}
 
 /// The driver with its GPUs, the compilers, the cache of kernels.
 void examine_gpus(std::vector<Finding>& list) {
@@ -42,9 +62,8 @@ void examine_gpus(std::vector<Finding>& list) {
   const CompilerInfo host = variant_compiler();
   list.push_back({"c++ compiler", !host.version.empty(), host.version.empty() ? "none" : fmt::format("{}, {}", host.version, host.detail),
                   host.detail + "\n        only variants of your own want it"});
-  const std::string folder = kernel_cache_folder();
-  list.push_back({"kernel cache", !folder.empty(), fmt::format("{} kernels in {}", cached_kernels().size(), folder),
-                  "no folder for it: name one in KVLOOM_CACHE_DIR"});
+  const std::string folder = kernel_cache_folder(), fault = cache_fault(folder);
+  list.push_back({"kernel cache", fault.empty(), fmt::format("{} kernels in {}", cached_kernels().size(), folder), fault});
 }
 
 std::vector<Finding> examine(const Machine& m) {

@@ -92,6 +92,11 @@ bool warm_kernel(const std::string& key, const std::string& arch, const UserVari
   const jit::Cache cache = jit::Cache::of_environment();
   if (jit::is_cached(unit, arch, cache)) return false;
   jit::cubin_of(unit, arch, cache);
+  if (!jit::is_cached(unit, arch, cache)) {
+    fail(ErrorCode::io,
+         "cache warm: {}: compiled for {}, but not kept: the cache ({}) can't be written; name a folder that can in KVLOOM_CACHE_DIR",
+         unit.key, arch, cache.folder().empty() ? "none" : cache.folder());
+  }
   return true;
 }
 

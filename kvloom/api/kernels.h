@@ -39,7 +39,8 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
 /// The source that `key` is compiled from for `arch`; `user`: a variant of the user's on top of it (the key may name it, or not).
 /// Throws invalid_argument for a key that is none, unsupported.
 std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
-/// Compiles `key` for `arch` and keeps it; false: it was there already. No GPU is needed. Errors: as for an engine.
+/// Compiles `key` for `arch` and keeps it; false: it was there already. No GPU is needed. Errors: as for an engine;
+/// io where the cache can't be written.
 bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
 
 /// What ptxas said about an entry of a kernel.

@@ -22,10 +22,10 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
-/// A kvloom process with its output in files of a folder of its own.
+/// A kvloom process with its output in files of a folder of its own; `out`: another place for stdout.
 class Tool {
  public:
-  explicit Tool(std::vector<std::string> arguments) {
+  explicit Tool(std::vector<std::string> arguments, const char* out = nullptr) {
     char name[] = "/tmp/kvloom_command_XXXXXX";
     folder_ = mkdtemp(name);
     arguments.insert(arguments.begin(), std::string(KVLOOM_BINARY_DIR) + "/bin/kvloom");
@@ -37,7 +37,7 @@ class Tool {
       std::vector<char*> argv;
       for (std::string& a : arguments) argv.push_back(a.data());
       argv.push_back(nullptr);
-      (void)!freopen((folder_ / "stdout").c_str(), "wb", stdout);
+      (void)!freopen(out != nullptr ? out : (folder_ / "stdout").c_str(), "wb", stdout);
       (void)!freopen((folder_ / "stderr").c_str(), "wb", stderr);
       execv(argv[0], argv.data());
       _exit(127);
@@ -210,6 +210,29 @@ TEST(CommandLine, WhatIsWrongIsRefusedInOneForm) {
   EXPECT_TRUE(contains(help.out(), "--kv-len")) << help.out();
 }
 
+TEST(CommandLine, WhatDoesNotFitOnStdoutIsAnError) {
+  const std::vector<std::string> commands[] = {{"plan", "--kv-len", "9"}, {"doctor"}, {"cache", "list"}, {"plan", "--help"}, {"--version"}};
+  for (const std::vector<std::string>& arguments : commands) {
+    Tool full(arguments, "/dev/full");
+    EXPECT_EQ(full.wait(), 1) << arguments[0];
+    EXPECT_TRUE(contains(full.err(), "kvloom: stdout: write failed: ")) << full.err();
+  }
+  Tool json({"plan", "--kv-len", "9", "--json", "-"}, "/dev/full");
+  EXPECT_EQ(json.wait(), 1);
+  EXPECT_EQ(json.err().rfind("kvloom: --json -: write failed: ", 0), 0u) << json.err();
+  EXPECT_FALSE(contains(json.err(), "kvloom: stdout")) << json.err();  // said once
+}
+
+TEST(CommandLine, AnEmptyValueIsNotTheDefault) {
+  for (const auto& arguments :
+       std::vector<std::vector<std::string>>{replay({"--trace", ""}), {"plan", "--kv-len", ""}, {"check", "--variant", ""}}) {
+    Tool empty(arguments);
+    EXPECT_EQ(empty.wait(), 2);
+    EXPECT_TRUE(contains(empty.err(), ": got nothing, wanted a value; ")) << empty.err();
+    EXPECT_EQ(empty.out(), "");
+  }
+}
+
 TEST(CommandLine, PoliciesHaveOneSpelling) {
   const std::vector<std::string> commands[] = {{"plan", "--kv-len", "9"},
                                                {"explain", "--kv-len", "9", "--no-ceilings"},
@@ -266,6 +289,33 @@ TEST(CheckCommand, APlaceWhereNoCaseCouldRunIsOneError) {
   EXPECT_EQ(device.wait(), 1);
   EXPECT_EQ(device.err().rfind("kvloom: check: --", 0), 0u) << device.err();  // --backend without a GPU, --device with some
   EXPECT_EQ(device.out(), "");
+}
+
+TEST(CheckCommand, CasesAndCtasOutOfRangeAreOneError) {
+  for (const auto& [option, value] : {std::pair("--case", "1:99999999999999999999"), {"--ctas", "99999"}}) {
+    Tool wrong({"check", "--cases", "1", option, value});
+    EXPECT_EQ(wrong.wait(), 1);
+    EXPECT_EQ(wrong.err().rfind(std::string("kvloom: check: ") + option + ": got " + value + ", wanted ", 0), 0u) << wrong.err();
+    EXPECT_EQ(wrong.out(), "");
+  }
+}
+
+TEST(CheckCommand, CtrlCReportsWhatThereIs) {
+  Tool tool({"check", "--cases", "1000000", "--json", "@/report.json"});
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  tool.signal(SIGINT);
+  EXPECT_EQ(tool.wait(), 130) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), "interrupted: the rest was not run")) << tool.out();
+  EXPECT_EQ(nlohmann::json::parse(read_file(tool.file("report.json")))["failed"], 0);
+}
+
+TEST(DoctorCommand, ACacheThatCanNotBeWrittenIsNotOk) {
+  ASSERT_EQ(setenv("KVLOOM_CACHE_DIR", "/dev/null/kernels", 1), 0);
+  Tool doctor({"doctor"});
+  EXPECT_EQ(doctor.wait(), 0) << doctor.err();
+  EXPECT_TRUE(contains(doctor.out(), "none  kernel cache")) << doctor.out();
+  EXPECT_TRUE(contains(doctor.out(), "/dev/null is not a folder; ")) << doctor.out();
+  unsetenv("KVLOOM_CACHE_DIR");
 }
 
 TEST(BenchCommand, ARefusalStandsAlone) {
