@@ -256,7 +256,7 @@ void run_tensors_of(const kvloom_run_tensors* tensors, RunCopy& to, const char* 
   out.mask_indptr = t.mask_indptr;
   out.scale = scales_of(t.scale);
   out.bare_state = t.bare_state != 0;
-  require(t.num_params >= 0 && (t.params != nullptr || t.num_params == 0), "params: got {} of them at {}, wanted an array and its length",
+  require(t.num_params >= 0 && (t.params != nullptr || t.num_params == 0), "run: params: got {} of them at {}, wanted an array and its length",
           t.num_params, t.params == nullptr ? "a null pointer" : "an address");
   to.params.clear();
   for (int64_t i = 0; i < t.num_params; ++i) to.params.push_back(param_of(t.params[i]));

@@ -25,9 +25,11 @@ void check_shape(const AttentionSpec& s) {
           s.head_dim_vo);
 }
 
+constexpr const char* kDTypeList = "f32 (0), f16 (1), bf16 (2), e4m3 (3) or e5m2 (4)";
+
 void check_types(const AttentionSpec& s) {
-  require(is_dtype(s.q_dtype), "Engine: spec.q_dtype: got {}, wanted one of the {} values of DType", int(s.q_dtype), kNumDTypes);
-  require(is_dtype(s.kv_dtype), "Engine: spec.kv_dtype: got {}, wanted one of the {} values of DType", int(s.kv_dtype), kNumDTypes);
+  require(is_dtype(s.q_dtype), "Engine: spec.q_dtype: got {}, wanted {}", int(s.q_dtype), kDTypeList);
+  require(is_dtype(s.kv_dtype), "Engine: spec.kv_dtype: got {}, wanted {}", int(s.kv_dtype), kDTypeList);
   require(is_dtype(s.o_dtype) && !is_fp8(s.o_dtype),
           "Engine: spec.o_dtype: got {}, wanted f32, f16 or bf16; quantise the output afterwards",
           is_dtype(s.o_dtype) ? name_of(s.o_dtype) : std::to_string(int(s.o_dtype)));

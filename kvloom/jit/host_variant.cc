@@ -42,6 +42,7 @@ std::string compile_aloud(const Unit& unit, const HostTarget& target) {
   if (!compiler->compile(unit.text, options, object, log)) {
     std::string words;
     for (const std::string& option : options) words += " " + option;
+    if (!log.empty() && log.back() != '\n') log += '\n';
     fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key,
          compiler->version(), log, target.name, compiler->path(), words);
   }

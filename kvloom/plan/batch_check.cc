@@ -183,6 +183,7 @@ void check_group(const AttentionSpec& spec, const Batch& batch, int64_t index, i
     require(need <= batch.pages.size, "plan: pages: groups[{}]: got {} entries, wanted {} for list_begin = {}, kv_end = {}", index,
             batch.pages.size, need, g.list_begin, g.kv_end);
   }
+  check("tokens.size", g.tokens.size, 0, total_tokens);  // a token once
   require(g.tokens.data || g.tokens.size == 0, "plan: groups[{}].tokens: got a null pointer, wanted {} tokens", index, g.tokens.size);
   for (int64_t i = 0; i < g.tokens.size; ++i) {
     require(g.tokens[i] >= 0 && g.tokens[i] < total_tokens,

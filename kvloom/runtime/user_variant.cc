@@ -42,7 +42,7 @@ const UserVariant* user_variant(const std::string& text, const std::string& file
   static std::mutex mutex;
   static auto* const all = new std::map<std::string, std::unique_ptr<Interned>>;  // by file and text
   const std::string shown = file.empty() ? "variant" : file, fault = jit::text_fault(text);
-  require(fault.empty(), "variant {}: {}", shown, fault);
+  require(fault.empty(), "variant{}{}: {}", file.empty() ? "" : " ", file, fault);
   std::lock_guard lock(mutex);
   std::unique_ptr<Interned>& at = (*all)[shown + '\n' + text];
   if (at) return &at->variant;

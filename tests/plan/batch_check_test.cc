@@ -200,6 +200,12 @@ TEST_F(GroupCheck, BadFields) {
   b.groups[0].level = -1;
   refuse("groups[0].level: got -1");
 }
+TEST_F(GroupCheck, TokensWithoutEnd) {  // refused before one of them is read
+  b.groups[1].tokens.size = -1;
+  refuse("groups[1].tokens.size: got -1, wanted 0 to 6");
+  b.groups[1].tokens.size = INT64_MAX;
+  refuse("groups[1].tokens.size: got 9223372036854775807, wanted 0 to 6");
+}
 TEST_F(GroupCheck, MoreLevelRowsThanTheCapacity) {
   capacity.max_level_rows = 5;
   refuse("got 6 namings of query tokens beyond the first of each, wanted at most Capacity.max_level_rows = 5", ErrorCode::over_capacity);

@@ -68,6 +68,7 @@ TEST(Text, EveryFaultIsOneSentence) {
 
 TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
   const Environment none("KVLOOM_CXX", "/nowhere/c++");
+  EXPECT_EQ(error_of([] { variant_from_text("struct Mine {};"); }).rfind("variant: got no line KVLOOM_VARIANT(NAME)", 0), 0u);
   EXPECT_TRUE(has(error_of([] { variant_from_text("struct Mine {};", "mine.h"); }), "variant mine.h: got no line KVLOOM_VARIANT(NAME)"));
   EXPECT_TRUE(has(error_of([] { variant_from_text("\n#include \"my_own.h\"\nKVLOOM_VARIANT(Mine)\n", "mine.h"); }),
                   "variant mine.h: line 2: got #include \"my_own.h\", wanted none but of the library's own"));
