@@ -40,11 +40,12 @@ def gpu_table(data):
     yield ""
     yield "Runs shorter than 0.4 ms are timed as graphs of several, K and V rotated through copies larger than the caches (column `runs`)."
     yield ""
-    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | plan us | run() us | runs |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | plan us | run() us | runs |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for r in data["rows"]:
+        share = f"{100 * r['share']:.0f} %" if "share" in r else "-"
         yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
-               f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
+               f"| {share} | {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
 
 
 def check_table(data):

@@ -1,5 +1,6 @@
 #include "cli/bench/gpu_rows.h"
 
+#include "cli/bench/gpu_products.h"
 #include "cli/bench/timing.h"
 #include "kvloom/api/gpu.h"
 #include "kvloom/base/math.h"
@@ -250,14 +251,18 @@ GpuCeilings measure_gpu_ceilings(int32_t device) {
                                program.launch("sweep", grid, 256, {&source, &count, &sink}, stream);
                              }) *
                 1e-6;
+  c.products_tflops = measure_gpu_products_tflops(device);
   return c;
 }
 
-std::vector<GpuBenchRow> run_gpu_bench(const GpuBenchOptions& options, const std::function<void(const GpuBenchRow&)>& report) {
+std::vector<GpuBenchRow> run_gpu_bench(const GpuBenchOptions& options, const GpuCeilings& ceilings,
+                                       const std::function<void(const GpuBenchRow&)>& report) {
   std::vector<GpuBenchRow> rows;
   for (const GpuShape& s : gpu_bench_shapes()) {
     if (s.name.find(options.filter) == std::string::npos) continue;
-    rows.push_back(measure(s, options));
+    GpuBenchRow row = measure(s, options);
+    row.share = s.memory_bound ? row.tbps / ceilings.read_tbps : row.tflops / ceilings.products_tflops;
+    rows.push_back(row);
     report(rows.back());
   }
   require(!rows.empty(), "bench: --filter: got \"{}\", wanted part of a shape's name; leave it out to see all of them", options.filter);
@@ -266,10 +271,10 @@ std::vector<GpuBenchRow> run_gpu_bench(const GpuBenchOptions& options, const std
 
 nlohmann::ordered_json to_json(const GpuBenchRow& r) {
   return {{"shape", r.shape},          {"key", r.key},   {"policy", r.policy}, {"median_us", r.median_us}, {"p10_us", r.p10_us},
-          {"p90_us", r.p90_us},        {"tbps", r.tbps}, {"tflops", r.tflops}, {"plan_us", r.plan_us},     {"run_host_us", r.run_host_us}, {"runs", r.runs},
+          {"p90_us", r.p90_us},        {"tbps", r.tbps}, {"tflops", r.tflops}, {"plan_us", r.plan_us},     {"run_host_us", r.run_host_us}, {"runs", r.runs},          {"share", r.share},
           {"plan_bytes", r.plan_bytes}};
 }
 
-nlohmann::ordered_json to_json(const GpuCeilings& c) { return {{"copy_tbps", c.copy_tbps}, {"read_tbps", c.read_tbps}}; }
+nlohmann::ordered_json to_json(const GpuCeilings& c) { return {{"copy_tbps", c.copy_tbps}, {"read_tbps", c.read_tbps}, {"products_tflops", c.products_tflops}}; }
 
 }  // namespace kvloom::cli

@@ -29,12 +29,14 @@ struct GpuBenchRow {
   double plan_us = 0;                            // host, median
   double run_host_us = 0;                        // host, of a run() call, median
   int runs = 1;                                  // in a graph whose time was taken: a row is the share of one
+  double share = 0;                              // of the run's ceiling that binds: reading, or products
   int64_t plan_bytes = 0;                        // that go to the device
 };
 
 struct GpuCeilings {
   double copy_tbps = 0;  // read + written
   double read_tbps = 0;
+  double products_tflops = 0;  // bf16 mma.sync, operands in registers
 };
 
 struct GpuBenchOptions {
@@ -45,7 +47,7 @@ struct GpuBenchOptions {
 
 GpuCeilings measure_gpu_ceilings(int32_t device);
 /// Runs the shapes; `report` is called after each row.
-std::vector<GpuBenchRow> run_gpu_bench(const GpuBenchOptions& options, const std::function<void(const GpuBenchRow&)>& report);
+std::vector<GpuBenchRow> run_gpu_bench(const GpuBenchOptions& options, const GpuCeilings& ceilings, const std::function<void(const GpuBenchRow&)>& report);
 
 nlohmann::ordered_json to_json(const GpuBenchRow& row);
 nlohmann::ordered_json to_json(const GpuCeilings& ceilings);

@@ -31,18 +31,18 @@ void run_gpu(const Options& options) {
   const bool table = options.json != "-";
   const GpuCeilings ceilings = measure_gpu_ceilings(options.device);
   if (table) {
-    fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s\n{:<46} {:>11} {:>7} {:>8} {:>9} {:>9}  {:<11} {}\n",
-               list[size_t(options.device)].name, ceilings.read_tbps, ceilings.copy_tbps, "shape", "median us", "TB/s", "TFLOP/s",
-               "plan us", "run us", "policy", "p10 - p90 us");
+    fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s, products (bf16 mma.sync) {:.0f} TFLOP/s\n{:<46} {:>11} {:>7} {:>8} {:>6} {:>9} {:>9}  {:<11} {}\n",
+               list[size_t(options.device)].name, ceilings.read_tbps, ceilings.copy_tbps, ceilings.products_tflops, "shape", "median us",
+               "TB/s", "TFLOP/s", "share", "plan us", "run us", "policy", "p10 - p90 us");
   }
   GpuBenchOptions bench;
   bench.device = options.device;
   bench.repeat = std::max(3, options.bench.repeat);
   bench.filter = options.bench.filter;
-  const std::vector<GpuBenchRow> rows = run_gpu_bench(bench, [&](const GpuBenchRow& r) {
+  const std::vector<GpuBenchRow> rows = run_gpu_bench(bench, ceilings, [&](const GpuBenchRow& r) {
     if (!table) return;
-    fmt::print("{:<46} {:>11.1f} {:>7.3f} {:>8.1f} {:>9.1f} {:>9.1f}  {:<11} {:.1f} - {:.1f}\n", r.shape, r.median_us, r.tbps, r.tflops,
-               r.plan_us, r.run_host_us, r.policy, r.p10_us, r.p90_us);
+    fmt::print("{:<46} {:>11.1f} {:>7.3f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>9.1f}  {:<11} {:.1f} - {:.1f}\n", r.shape, r.median_us, r.tbps,
+               r.tflops, 100.0 * r.share, r.plan_us, r.run_host_us, r.policy, r.p10_us, r.p90_us);
     std::fflush(stdout);
   });
   if (options.json.empty()) return;
