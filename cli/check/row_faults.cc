@@ -24,7 +24,9 @@ void RowFaults::note(int64_t row, const std::string& what, double got, double wa
 bool RowFaults::finite(int64_t row, const float* o, const double* ref_o) {
   for (int32_t d = 0; d < case_.spec.head_dim_vo; ++d) {
     if (std::isfinite(o[d])) continue;
-    note(row, fmt::format("dim {}: never written, or poison that leaked in", d), o[d], ref_o[d]);
+    const char* const why =
+        std::isfinite(ref_o[d]) ? "never written, or poison that leaked in" : "no number in the reference either: a hook makes it";
+    note(row, fmt::format("dim {}: {}", d, why), o[d], ref_o[d]);
     return false;
   }
   return true;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,7 +24,9 @@ class WorkFolder {
   WorkFolder() {
     const std::string base = environment("TMPDIR");
     path_ = (base.empty() ? "/tmp" : base) + "/kvloom-XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr) path_.clear();
+    if (::mkdtemp(path_.data()) != nullptr) return;
+    why_ = path_ + ": " + std::strerror(errno);
+    path_.clear();
   }
   ~WorkFolder() {
     if (path_.empty()) return;
@@ -32,9 +36,10 @@ class WorkFolder {
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
   const std::string& path() const { return path_; }
+  const std::string& why() const { return why_; }
 
  private:
-  std::string path_;
+  std::string path_, why_;
 };
 
 /// "g++ 12.2.0" of the first line of --version; "" if that is no C++ compiler's.
@@ -90,6 +95,7 @@ const HostCompiler* HostCompiler::find(std::string& why) {
 bool HostCompiler::compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log) const {
   const WorkFolder folder;
   const std::string source = folder.path() + "/variant.cc", target = folder.path() + "/variant.so";
+  log = folder.why();
   if (folder.path().empty() || !publish_file(source, text, log)) {
     log = "no folder to work in: name one that can be written in TMPDIR (" + log + ")";
     return false;

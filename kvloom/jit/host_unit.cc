@@ -109,7 +109,8 @@ std::string text_fault(const std::string& text) {
 std::vector<std::string> host_options(const HostTarget& target) {
   // No contraction, as everywhere in the library: a sum of products is the same roundings in every build.
   std::vector<std::string> options{
-      "-std=c++20", "-O3", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden", "-Wno-unused-function"};
+      "-std=c++20",          "-O3", "-fPIC", "-shared", "-Wl,-z,defs", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden",
+      "-Wno-unused-function"};
   options.insert(options.end(), target.options.begin(), target.options.end());
   return options;
 }

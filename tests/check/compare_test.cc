@@ -89,6 +89,9 @@ TEST(Compare, NanAndInfinityAreSeen) {
     const std::string fault = s.errors().fault;
     EXPECT_NE(fault.find("dim 3: never written, or poison that leaked in: got "), std::string::npos) << fault;
     EXPECT_NE(fault.find(std::isnan(bad) ? "got nan, wanted" : "got inf, wanted"), std::string::npos) << fault;
+    s.o[3] = bad;  // the right answer is none
+    EXPECT_NE(s.errors().fault.find("dim 3: no number in the reference either: a hook makes it: got "), std::string::npos)
+        << s.errors().fault;
     Sample l(DType::f32);
     l.got_lse[3] = bad;
     EXPECT_NE(l.errors().fault, "");

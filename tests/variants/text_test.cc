@@ -66,6 +66,13 @@ TEST(Text, EveryFaultIsOneSentence) {
   }
 }
 
+TEST(Text, WhatIsDeclaredAndNowhereDefinedDoesNotCompile) {  // and so is never kept
+  const std::string text =
+      error_of_body("  static float other(float);\n  static float logit(float s, const kvloom::Coord&) { return other(s); }");
+  EXPECT_TRUE(has(text, "does not compile it; its log:\n")) << text;
+  EXPECT_TRUE(has(text, "Mine::other(float)")) << text;
+}
+
 TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
   const Environment none("KVLOOM_CXX", "/nowhere/c++");
   EXPECT_EQ(error_of([] { variant_from_text("struct Mine {};"); }).rfind("variant: got no line KVLOOM_VARIANT(NAME)", 0), 0u);
@@ -89,6 +96,12 @@ TEST(Text, AMissingCompilerIsNamed) {
 }
 
 // What another process made serves, also where nothing may be compiled.
+TEST(Text, AFolderToWorkInThatIsMissingIsNamed) {
+  const Environment none("TMPDIR", "/nowhere");
+  const std::string text = error_of_body("  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 7919 != 5; }");
+  EXPECT_TRUE(has(text, "name one that can be written in TMPDIR (/nowhere/kvloom-XXXXXX: No such file or directory)")) << text;
+}
+
 TEST(Text, CompiledVariantsAreKept) {
   const TemporaryFolder folder;
   const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str());
