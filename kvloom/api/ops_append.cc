@@ -119,6 +119,8 @@ void append_on_gpu(AppendArgs& args, const AppendBatch& batch, const OpPlace& pl
 
 void append_slots(const AppendBatch& batch, int32_t page_size, int64_t num_pages, int64_t* slots) {
   require(page_size >= 1, "append_slots: page_size: got {}, wanted at least 1", page_size);
+  require(num_pages >= 0 && num_pages <= INT64_MAX / page_size, "append_slots: num_pages: got {}, wanted 0 .. {}", num_pages,
+          INT64_MAX / page_size);
   check_batch(batch, false);
   require(slots != nullptr || batch.num_tokens == 0, "append_slots: slots: got a null pointer, wanted room for {}", batch.num_tokens);
   find_slots(batch, num_pages, page_size, slots);

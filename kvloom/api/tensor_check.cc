@@ -27,11 +27,11 @@ Tensor Tensor::dense(const void* data, DType dtype, std::initializer_list<int64_
 namespace api {
 namespace {
 
-std::string numbers_text(const int64_t* x, int32_t n) {
+std::string numbers_text(const int64_t* x, int32_t n, bool wanted = false) {
   std::string text = "[";
   for (int32_t i = 0; i < n; ++i) {
     if (i > 0) text += ", ";
-    text += x[i] == kAny ? std::string("any") : std::to_string(x[i]);
+    text += wanted && x[i] == kAny ? std::string("any") : std::to_string(x[i]);
   }
   return text + "]";
 }
@@ -75,7 +75,7 @@ void check_tensor(const Tensor& t, const Wanted& w) {
   bool fits = true;
   for (int32_t d = 0; d < t.ndim; ++d)
     fits = fits && t.shape[d] >= 0 && t.shape[d] <= longest && (w.shape[d] == kAny || t.shape[d] == w.shape[d]);
-  if (!fits) refuse("shape: got {}, wanted {} = {}{}", shape_text(t), numbers_text(w.shape, w.ndim), w.dims, w.remedy);
+  if (!fits) refuse("shape: got {}, wanted {} = {}{}", shape_text(t), numbers_text(w.shape, w.ndim, true), w.dims, w.remedy);
   if (t.dtype != w.dtype) {
     refuse("dtype: got {}, wanted {}{}", is_dtype(t.dtype) ? name_of(t.dtype) : "an unknown value", name_of(w.dtype), w.dtype_from);
   }

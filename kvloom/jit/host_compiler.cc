@@ -25,7 +25,7 @@ class WorkFolder {
     const std::string base = environment("TMPDIR");
     path_ = (base.empty() ? "/tmp" : base) + "/kvloom-XXXXXX";
     if (::mkdtemp(path_.data()) != nullptr) return;
-    why_ = path_ + ": " + std::strerror(errno);
+    why_ = (base.empty() ? "/tmp" : base) + ": " + std::strerror(errno);
     path_.clear();
   }
   ~WorkFolder() {

@@ -113,6 +113,15 @@ TEST(BadRope, IsRefused) {
   const int32_t pos[] = {0, 1, 2};
   expect_refused("rope.mode: got none", [&] { apply_rope(x, pos, {}); });
   expect_refused("pos: got a null pointer, wanted 3", [&] { apply_rope(x, nullptr, {RopeMode::interleaved}); });
+  expect_refused("x: shape: got [-1, 2, 32], wanted [any, any, any]", [&] {
+    Tensor t = x;
+    t.shape[0] = -1;
+    apply_rope(t, pos, {RopeMode::interleaved});
+  });
+  AppendBatch batch;
+  int64_t slots[1] = {};
+  expect_refused("append_slots: num_pages: got -1, wanted 0 .. ", [&] { append_slots(batch, 16, -1, slots); });
+  expect_refused("append_slots: num_pages: got 9223372036854775807, wanted 0 .. ", [&] { append_slots(batch, 16, INT64_MAX, slots); });
   expect_refused("x: dtype: got e5m2", [&] { apply_rope(Array(DType::e5m2, {3, 2, 32}), pos, {RopeMode::interleaved}); });
   expect_refused("rope.rotary_dim: got 0, wanted an even number", [&] {
     apply_rope(Array(DType::f32, {3, 2, 31}), pos, {RopeMode::interleaved});
