@@ -56,6 +56,18 @@ if(NOT SANITIZE)
       -DCMAKE_C_COMPILER=${C_COMPILER})
   run(${CMAKE_COMMAND} --build ${WORK}/consumer_c -j 2)
   run(${WORK}/consumer_c/consumer_c)
+
+  # The same without CMake: cc main.c $(pkg-config --cflags --libs kvloom).
+  find_program(pkg_config pkg-config)
+  if(pkg_config)
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${tree}/lib/pkgconfig ${pkg_config} --cflags --libs kvloom
+                    OUTPUT_VARIABLE words OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+    separate_arguments(words UNIX_COMMAND "${words}")
+    run(${C_COMPILER} ${SOURCE}/tests/install/consumer/consumer.c ${words} -o ${WORK}/consumer_c/by_pkg_config)
+    run(${CMAKE_COMMAND} -E env LD_LIBRARY_PATH=${tree}/lib ${WORK}/consumer_c/by_pkg_config)
+  else()
+    message(STATUS "no pkg-config here: kvloom.pc was not tried")
+  endif()
 endif()
 
 # The shared library shows names of kvloom only: what is compiled into it must not meet another version of itself in the program.
