@@ -63,7 +63,8 @@ void examine_gpus(std::vector<Finding>& list) {
   list.push_back({"c++ compiler", !host.version.empty(), host.version.empty() ? "none" : fmt::format("{}, {}", host.version, host.detail),
                   host.detail + "\n        only variants of your own want it"});
   const std::string folder = kernel_cache_folder(), fault = cache_fault(folder);
-  list.push_back({"kernel cache", fault.empty(), fmt::format("{} kernels in {}", cached_kernels().size(), folder), fault});
+  list.push_back(
+      {"kernel cache", fault.empty(), folder.empty() ? "none" : fmt::format("{} kernels in {}", cached_kernels().size(), folder), fault});
 }
 
 std::vector<Finding> examine(const Machine& m) {

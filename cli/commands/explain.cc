@@ -69,8 +69,8 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
   c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
-  c.add_option("--q-dtype", a->q_dtype, "Of Q and O")->capture_default_str();
-  c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache")->capture_default_str();
+  c.add_option("--q-dtype", a->q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")->capture_default_str();
+  c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")->capture_default_str();
   c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--levels", a->levels, "auto, off")->check(CLI::IsMember({"auto", "off"}))->capture_default_str();

@@ -100,7 +100,7 @@ void add_model(CLI::App& c, Arguments& a) {
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
   c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
-  c.add_option("--q-dtype", a.q_dtype, "Of Q and O: f32, f16, bf16")->capture_default_str();
+  c.add_option("--q-dtype", a.q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")->capture_default_str();
   c.add_option("--kv-dtype", a.kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")->capture_default_str();
 }
 

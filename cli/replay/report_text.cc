@@ -123,7 +123,7 @@ void scheduling(const Report& r, std::string& out) {
 
 std::string bound(double x) { return std::isinf(x) ? "-" : fmt::format("{:.1e}", x); }
 
-void correctness(const Report& r, std::string& out) {
+void errors(const Report& r, std::string& out) {
   const std::string fault = r.fault();
   line(out, "checked",
        fmt::format("{} rows against fp64: whole {:.2e} (bound {:.1e}), worst row {:.2e} ({})", count(r.rows_checked), r.rel_error,
@@ -131,6 +131,14 @@ void correctness(const Report& r, std::string& out) {
   line(out, "",
        fmt::format("beyond the output's rounding {:.1e} ({}), LSE {:.1e} ({:.0e}): {}", r.max_excess_error, bound(r.tolerance.excess),
                    r.max_lse_error, r.tolerance.lse, fault.empty() ? "within tolerance" : "NOT WITHIN TOLERANCE: " + fault));
+}
+
+void correctness(const Report& r, std::string& out) {
+  if (r.rows_checked > 0 || !r.fault().empty()) {
+    errors(r, out);
+  } else {
+    line(out, "checked", "nothing: no row was computed");
+  }
   line(out, "memory",
        fmt::format("{} at most{}", bytes(double(r.peak_rss_bytes)),
                    r.on_gpu() ? fmt::format(", and {} of the GPU's", bytes(double(r.peak_device_bytes))) : ""));

@@ -139,6 +139,14 @@ TEST(ReplayCommand, StopsAtABadRowOrSkipsIt) {
   fs::remove(path);
 }
 
+TEST(ReplayCommand, WhatWasNotComputedIsNotCalledRight) {
+  Tool tool(replay({"--kv-pool-tokens", "1"}));
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), "the pool has 1; give a larger --kv-pool-tokens")) << tool.out();
+  EXPECT_TRUE(contains(tool.out(), "checked      nothing: no row was computed")) << tool.out();
+  EXPECT_FALSE(contains(tool.out(), "within tolerance")) << tool.out();
+}
+
 TEST(ReplayCommand, StopsWhenItsTimeIsUp) {
   Tool tool(
       {"replay", "--model", "smollm2-135m", "--no-ceilings", "--requests", "100000", "--limit-seconds", "0.5", "--json", "@/report.json"});
