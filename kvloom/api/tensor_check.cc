@@ -19,7 +19,7 @@ Tensor Tensor::dense(const void* data, DType dtype, std::initializer_list<int64_
   int64_t stride = 1;
   for (int32_t d = t.ndim - 1; d >= 0; --d) {
     t.stride[d] = stride;
-    stride *= max_of<int64_t>(t.shape[d], 1);
+    stride = int64_t(uint64_t(stride) * uint64_t(max_of<int64_t>(t.shape[d], 1)));  // senseless sizes are refused where the tensor is used
   }
   return t;
 }

@@ -11,6 +11,7 @@ const UserVariant* variant_from_text(const std::string& text, const std::string&
 
 const UserVariant* variant_from_file(const std::string& path) {
   std::string text, why;
+  require(!path.empty(), "variant: file: got an empty name, wanted a file of C++ text (docs/variants.md)");
   if (!read_file(path, text, why)) fail(ErrorCode::io, "variant: {}: {}; name a file of C++ text (docs/variants.md)", path, why);
   return runtime::user_variant(text, path);
 }

@@ -39,7 +39,7 @@ struct VariantParam {
     int64_t step = 1;
     for (int32_t d = (ndim < kMaxParamDims ? ndim : kMaxParamDims) - 1; d >= 0; --d) {
       stride[d] = step;
-      step *= shape[d];
+      step = int64_t(uint64_t(step) * uint64_t(shape[d]));  // senseless sizes are refused at the run
     }
   }
 };

@@ -118,6 +118,9 @@ TEST(BadRope, IsRefused) {
     t.shape[0] = -1;
     apply_rope(t, pos, {RopeMode::interleaved});
   });
+  expect_refused("x: shape: got [9223372036854775807, 9223372036854775807, 32]", [&] {
+    apply_rope(Tensor::dense(x.t.data, DType::f32, {INT64_MAX, INT64_MAX, 32}), pos, {RopeMode::interleaved});
+  });
   AppendBatch batch;
   int64_t slots[1] = {};
   expect_refused("append_slots: num_pages: got -1, wanted 0 .. ", [&] { append_slots(batch, 16, -1, slots); });
