@@ -66,10 +66,10 @@ std::string object_of(const Unit& unit, const HostTarget& target) {
        unit.key, target.name, cache.folder().empty() ? "there is none" : cache.folder());
 }
 
-HostVariant load(const Unit& unit, const HostTarget& target) {
+/// `library` keeps what the variant points into.
+HostVariant load(const Unit& unit, const HostTarget& target, std::unique_ptr<SharedLibrary>& library) {
   std::string why;
-  // For the life of the process: engines, plans and interned variants point into it.
-  auto* const library = new SharedLibrary(SharedLibrary::open_bytes(object_of(unit, target), why));
+  library = std::make_unique<SharedLibrary>(SharedLibrary::open_bytes(object_of(unit, target), why));
   HostVariant v;
   void (*describe)(UserVariant*) = nullptr;
   if (!*library || !library->find(describe, "kvloom_user_variant", why) || !library->find(v.stage, "kvloom_user_stage", why)) {
@@ -85,10 +85,11 @@ HostVariant load(const Unit& unit, const HostTarget& target) {
 const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
   struct Slot {
     std::mutex mutex;
+    std::unique_ptr<SharedLibrary> library;
     std::unique_ptr<const HostVariant> variant;
   };
   static std::mutex mutex;
-  static auto* const slots = new std::map<std::string, std::unique_ptr<Slot>>;
+  static auto* const slots = new std::map<std::string, std::unique_ptr<Slot>>;  // for the life of the process: engines, plans and interned variants point into it
   Slot* slot;
   {
     std::lock_guard lock(mutex);
@@ -97,7 +98,7 @@ const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
     slot = at.get();
   }
   std::lock_guard lock(slot->mutex);
-  if (!slot->variant) slot->variant = std::make_unique<const HostVariant>(load(unit, target));
+  if (!slot->variant) slot->variant = std::make_unique<const HostVariant>(load(unit, target, slot->library));
   return *slot->variant;
 }
 
