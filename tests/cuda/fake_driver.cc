@@ -334,7 +334,12 @@ CuResult cuGraphLaunch(CuGraphExec e, CuStream s) {
 CuResult cuGraphDestroy(CuGraph g) { return delete reinterpret_cast<Graph*>(g), kCuSuccess; }
 CuResult cuGraphExecDestroy(CuGraphExec e) { return delete reinterpret_cast<Graph*>(e), kCuSuccess; }
 CuResult cuEventCreate(CuEvent* e, unsigned) { return *e = reinterpret_cast<CuEvent>(new FakeEvent), kCuSuccess; }
-CuResult cuEventDestroy_v2(CuEvent) { return kCuSuccess; }  // kept: queues may still name it
+CuResult cuEventDestroy_v2(CuEvent e) {
+  LOCKED("cuEventDestroy");
+  static auto* const kept = new std::vector<CuEvent>;  // queues may still name them
+  kept->push_back(e);
+  return kCuSuccess;
+}
 CuResult cuEventRecord(CuEvent e, CuStream s) {
   LOCKED("cuEventRecord");
   if (of(s)->capturing) return kNotPermitted;
