@@ -17,6 +17,16 @@
 
 namespace {
 
+/// Things that live as long as the process, where a leak checker finds them.
+template <class T>
+T keep(T p) {
+  static std::mutex mutex;
+  static auto* const all = new std::vector<void*>;
+  std::lock_guard lock(mutex);
+  all->push_back(reinterpret_cast<void*>(p));
+  return p;
+}
+
 using namespace kvloom;
 using namespace kvloom::jit;
 
@@ -208,14 +218,14 @@ CuResult cuCtxSynchronize() {
 CuResult cuModuleLoadData(CuModule* m, const void* image) {
   LOCKED("cuModuleLoadData");
   if (anything_capturing()) return kCaptureUnsupported;
-  auto* module = new Module;
+  auto* module = keep(new Module);
   std::memcpy(&module->cubin, image, sizeof module->cubin);
   if (std::memcmp(module->cubin.magic, test::FakeCubin().magic, 8) != 0) return kInvalid;
   return *m = reinterpret_cast<CuModule>(module), kCuSuccess;
 }
 CuResult cuModuleUnload(CuModule) { return kCuSuccess; }
 CuResult cuModuleGetFunction(CuFunction* f, CuModule m, const char* name) {
-  return *f = reinterpret_cast<CuFunction>(new Function{reinterpret_cast<Module*>(m), name}), kCuSuccess;
+  return *f = reinterpret_cast<CuFunction>(keep(new Function{reinterpret_cast<Module*>(m), name})), kCuSuccess;
 }
 CuResult cuModuleGetGlobal_v2(CuAddress* a, size_t* bytes, CuModule m, const char* name) {
   if (std::string(name) != "kvloom_facts") return kNotFound;
@@ -290,7 +300,7 @@ CuResult cuPointerGetAttribute(void* value, CuPointerAttribute a, CuAddress p) {
 }
 CuResult cuStreamCreate(CuStream* s, unsigned) {
   LOCKED("cuStreamCreate");
-  auto* stream = new Stream;
+  auto* stream = keep(new Stream);
   all_streams().push_back(stream);
   return *s = reinterpret_cast<CuStream>(stream), kCuSuccess;
 }
@@ -336,9 +346,7 @@ CuResult cuGraphExecDestroy(CuGraphExec e) { return delete reinterpret_cast<Grap
 CuResult cuEventCreate(CuEvent* e, unsigned) { return *e = reinterpret_cast<CuEvent>(new FakeEvent), kCuSuccess; }
 CuResult cuEventDestroy_v2(CuEvent e) {
   LOCKED("cuEventDestroy");
-  static auto* const kept = new std::vector<CuEvent>;  // queues may still name them
-  kept->push_back(e);
-  return kCuSuccess;
+  return keep(e), kCuSuccess;  // queues may still name it
 }
 CuResult cuEventRecord(CuEvent e, CuStream s) {
   LOCKED("cuEventRecord");
