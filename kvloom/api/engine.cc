@@ -87,15 +87,12 @@ void EngineState::take_workspace(const Workspace& workspace) {
 std::unique_ptr<PlanState> EngineState::take_plan() {
   if (std::unique_ptr<PlanState> resting = plans->take()) return resting;
   auto fresh = std::make_unique<PlanState>();
-  fresh->block_bytes = plan_layout.plan_bytes;
-  for (int i = 0; i < (setup.device != nullptr ? 2 : 1); ++i) {
-    fresh->blocks[i] = aligned_bytes(fresh->block_bytes, "plan");
-    std::memset(fresh->blocks[i].get(), 0, size_t(fresh->block_bytes));
-  }
   if (setup.device != nullptr) {
     fresh->cuda = std::make_unique<runtime::CudaPlan>(
         *setup.device, runtime::upload_layout(plan_layout, capacity.max_requests, setup.spec.variant.custom_mask));
   }
+  fresh->add_blocks(0, planner.layout().plan_bytes);
+  if (memory_planner) fresh->add_blocks(1, memory_planner->layout().plan_bytes);
   fresh->engine_id = id;
   fresh->spec = setup.spec;
   fresh->kernel_key = kernel().key;
@@ -156,7 +153,7 @@ bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 /// the memory class: many requests may share a prefix.
 plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch, char*& block) {
   const auto with = [&](plan::Planner& p) -> plan::Planner& {
-    block = state.open_block(p.layout());
+    block = state.open_block(&p == &planner ? 0 : 1);
     p.plan(batch, block, p.layout().plan_bytes);
     state.close_block();
     return p;

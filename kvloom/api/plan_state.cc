@@ -17,22 +17,29 @@ std::unique_ptr<char, AlignedFree> aligned_bytes(int64_t bytes, const char* what
   return std::unique_ptr<char, AlignedFree>(static_cast<char*>(p));
 }
 
-char* PlanState::open_block(const plan::PlanLayout& of) {
-  const int index = next();
-  if (open[index] || layout[index] != &of) {
-    std::memset(blocks[index].get(), 0, size_t(block_bytes));
-    held[index] = PlanHeader{};
+void PlanState::add_blocks(int planner, int64_t bytes) {
+  for (int turn = 0; turn < (cuda ? 2 : 1); ++turn) {
+    Block& block = blocks_[planner][turn];
+    block.data = aligned_bytes(bytes, "plan");
+    block.bytes = bytes;
+    std::memset(block.data.get(), 0, size_t(bytes));
   }
-  open[index] = true;
-  layout[index] = &of;
-  return blocks[index].get();
+}
+
+char* PlanState::open_block(int planner) {
+  Block* const turns = blocks_[planner];
+  next_ = cuda && now_ == turns ? turns + 1 : turns;
+  if (next_->open) {
+    std::memset(next_->data.get(), 0, size_t(next_->bytes));
+    next_->held = PlanHeader{};
+  }
+  next_->open = true;
+  return next_->data.get();
 }
 
 void PlanState::close_block() {
-  const int index = next();
-  char* const data = blocks[index].get();
-  const PlanView v = view_plan(data);
-  PlanHeader& before = held[index];
+  const PlanView v = view_plan(next_->data.get());
+  PlanHeader& before = next_->held;
   const auto clear = [](auto span, int32_t count_before) {
     if (count_before <= span.size) return;
     std::memset(const_cast<void*>(static_cast<const void*>(span.data + span.size)), 0, size_t(count_before - span.size) * sizeof span[0]);
@@ -44,11 +51,11 @@ void PlanState::close_block() {
   clear(v.entries, before.num_entries);
   clear(v.touches, before.num_touches);
   before = *v.header;
-  open[index] = false;
+  next_->open = false;
 }
 
 void PlanState::take_block(const runtime::AttendModule::Entry* entry) {
-  now = next();
+  now_ = next_;
   std::swap(static_cast<PlannedStep&>(*this), next_step);
   if (cuda) cuda->take(view(), *entry, {mask_columns.data(), int64_t(mask_columns.size())});
 }

@@ -32,8 +32,8 @@ struct PlannedStep {
   std::string notes;                  // levels found and not taken
 };
 
-/// A plan handle's memory and the step in it. On a GPU there are two blocks that take turns: a batch that is refused leaves the step
-/// before.
+/// A plan handle's memory and the step in it. Each planner of the engine has blocks of its own, since it lays its plans out in its own way;
+/// on a GPU two that take turns: a batch that is refused leaves the step before.
 struct PlanState : PlannedStep {
   std::shared_ptr<PlanPool> pool;  // where this state returns to; empty while it rests there
 
@@ -41,13 +41,13 @@ struct PlanState : PlannedStep {
   uint64_t engine_id = 0;
   AttentionSpec spec;
   std::string kernel_key;
-  int64_t block_bytes = 0;
-  std::unique_ptr<char, AlignedFree> blocks[2];  // CPU: the first alone
-  std::unique_ptr<runtime::CudaPlan> cuda;       // GPU
+  std::unique_ptr<runtime::CudaPlan> cuda;  // GPU; set before add_blocks
 
-  PlanView view() const { return view_plan(blocks[now].get()); }
-  /// Where the next step goes, of a planner that lays its plans out as `layout` says.
-  char* open_block(const plan::PlanLayout& layout);
+  /// Memory for the plans of planner number `planner` (0 or 1), `bytes` each.
+  void add_blocks(int planner, int64_t bytes);
+  PlanView view() const { return view_plan(now_->data.get()); }
+  /// Where the next step goes, if that planner makes it.
+  char* open_block(int planner);
   /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
   void close_block();
   /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the kernel
@@ -56,11 +56,15 @@ struct PlanState : PlannedStep {
   PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 
  private:
-  int next() const { return cuda ? 1 - now : 0; }
-  int now = 0;
-  PlanHeader held[2] = {};        // how many elements of each section may be other than zero
-  bool open[2] = {false, false};  // anything may be: a plan failed half way
-  const plan::PlanLayout* layout[2] = {};  // of the step that it holds
+  struct Block {
+    std::unique_ptr<char, AlignedFree> data;
+    int64_t bytes = 0;
+    PlanHeader held = {};  // how many elements of each section may be other than zero
+    bool open = false;     // anything may be: a plan failed half way
+  };
+  Block blocks_[2][2];  // by planner; CPU: the first of each alone
+  const Block* now_ = nullptr;
+  Block* next_ = nullptr;
 };
 
 /// The free list. Shared by an engine and its plans, so that either may go first.

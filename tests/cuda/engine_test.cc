@@ -1,6 +1,7 @@
 // The host side of the GPU backend on a driver that is as late as it may be: copies, order between streams, graphs, refusals.
 #include "tests/cuda/engine_fixture.h"
 
+#include <map>
 #include <thread>
 
 namespace kvloom::test {
@@ -63,12 +64,16 @@ TEST_F(CudaEngine, EntryFollowsTheStep) {
   for (const bool is_large : {false, true}) {
     Engine engine(gpu_spec(), is_large ? Capacity{8, 64, 1000000, 1000, 0} : large(), cuda_options());
     Plan plan = engine.plan(make_step({{1, 1}}).batch);
-    for (const auto& [requests, entry] : steps) {
+    std::map<std::string, std::string> bytes;  // of a step: the same whatever came before
+    for (const auto& [requests, entry] : {steps[0], steps[1], steps[2], steps[3], steps[1], steps[0], steps[3], steps[2]}) {
       Step s = make_step(requests);
       GpuStep g(s);
       g.poison();
       engine.replan(plan, s.batch);
       engine.run(plan, g.tensors);
+      const std::string now(plan.bytes().data, size_t(plan.bytes().size));
+      const auto [before, first] = bytes.try_emplace(entry + std::to_string(requests.front().kv_len), now);
+      EXPECT_TRUE(first || before->second == now) << entry;
       EXPECT_EQ(gpu.last_entry(), !is_large && std::string(entry) == "attend_memory" ? "attend_small" : entry);
       expect_device_right(g, s);
     }
