@@ -1,6 +1,5 @@
 #include "cli/replay/replay.h"
 
-#include "cli/bench/gpu_products.h"
 #include "cli/bench/gpu_rows.h"
 #include "cli/replay/memory.h"
 #include "cli/replay/step_export.h"
@@ -161,8 +160,9 @@ class Replay {
     if (trace_.empty()) return;
     cli::Ceilings c;
     if (on_gpu()) {
-      c.read_gbps = cli::measure_gpu_ceilings(o_.engine.device).read_tbps * 1e3;
-      c.fma_gflops = cli::measure_gpu_products_tflops(o_.engine.device) * 1e3;
+      const cli::GpuCeilings gpu = cli::measure_gpu_ceilings(o_.engine.device);
+      c.read_gbps = gpu.read_tbps * 1e3;
+      c.fma_gflops = gpu.products_tflops * 1e3;
     } else {
       ThreadPool pool(threads());
       cli::ReadCeiling memory;

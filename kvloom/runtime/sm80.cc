@@ -96,8 +96,8 @@ bool sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& 
   config.compute_rows_above = kMemoryRows;
   config.cost_partial = 1000;
   config.cost_merge = 2500;
-  config.keep_whole_margin = mixed.tile_kv * memory_class(s, mixed).cost_per_token;  // a tile: no CTA is to have more than that above the mean
   config.classes[0] = memory_class(s, mixed);
+  config.keep_whole_margin = int64_t(mixed.tile_kv) * config.classes[0].cost_per_token;  // a tile: no CTA is to have more than that above the mean
   config.classes[1] = compute_class(s, compute);
   config.num_ctas = g.num_sms * min_of(mixed.ctas_per_sm, compute.ctas_per_sm);
   if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return false;
