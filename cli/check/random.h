@@ -1,18 +1,12 @@
 // Numbers for cases: the same on every platform and in every language, because a case is its seed. tests/cases/README.md states the rules.
 #pragma once
 
+#include "kvloom/base/mix.h"
+
 #include <cstdint>
 #include <initializer_list>
 
 namespace kvloom::check {
-
-/// splitmix64's output function at counter x.
-inline uint64_t mix64(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
 
 /// What a value belongs to.
 enum class Stream : uint64_t { q = 0, k = 1, v = 2, pages = 3, mask = 4, alibi = 5, sink = 6, scale = 7, tree = 8, lists = 9, user = 10 };

@@ -62,7 +62,7 @@ void CpuMachine::fill_inputs(int32_t layer) {
   char* out = q_.data();
   for (const uint64_t token : step_.tokens()) {
     const uint64_t hash = mix(token, 0x71 + (uint64_t(layer) << 32));
-    for (int32_t h = 0; h < model_.qo_heads; ++h, out += row) std::memcpy(out, q_values_.row(mix(hash + uint64_t(h))), row);
+    for (int32_t h = 0; h < model_.qo_heads; ++h, out += row) std::memcpy(out, q_values_.row(mix64(hash + uint64_t(h))), row);
   }
   std::memset(o_.data(), 0xff, o_.size());
   std::memset(lse_.data(), 0xff, lse_.size() * sizeof(float));

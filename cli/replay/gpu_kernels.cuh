@@ -89,7 +89,7 @@ extern "C" __global__ void fill_rows(FillRowsArgs a) {
     const int64_t row = i / chunks, head = row % a.heads;
     uint64_t hash = mix(a.tokens[row / a.heads], a.salt);
     if (a.invert) hash = ~hash;
-    const uint64_t piece = (mix(hash + uint64_t(head)) >> 32) % 65536u;
+    const uint64_t piece = (mix64(hash + uint64_t(head)) >> 32) % 65536u;
     copy_chunk(a.out + i * kChunk, a.table + int64_t(piece) * a.piece_bytes + i % chunks * kChunk);
   }
 }

@@ -53,7 +53,7 @@ void KvStore::write_rows(char* base, int32_t dim, int32_t page, int32_t slot, ui
   const bool hnd = shape_.layout == KvLayout::hnd;
   const int64_t head_stride = hnd ? row * shape_.page_size : row;
   char* out = base + row * model_.kv_heads * shape_.page_size * page + (hnd ? row : row * model_.kv_heads) * slot;
-  for (int32_t h = 0; h < model_.kv_heads; ++h, out += head_stride) std::memcpy(out, values_.row(mix(hash + uint64_t(h))), size_t(row));
+  for (int32_t h = 0; h < model_.kv_heads; ++h, out += head_stride) std::memcpy(out, values_.row(mix64(hash + uint64_t(h))), size_t(row));
 }
 
 void KvStore::append(const Sequence& sequence, const Slice& slice, const Content& content) {

@@ -8,7 +8,7 @@ namespace kvloom::replay {
 /// A stream of such numbers.
 class Random {
  public:
-  explicit Random(uint64_t seed) : seed_(mix(seed)) {}
+  explicit Random(uint64_t seed) : seed_(mix64(seed)) {}
   uint64_t next() { return mix(seed_, counter_++); }
   /// Uniform in [0, bound), bound > 0 (the bias of the high product is below bound / 2^64).
   int64_t below(int64_t bound) { return int64_t((static_cast<unsigned __int128>(next()) * uint64_t(bound)) >> 64); }

@@ -1,3 +1,4 @@
+#include "kvloom/base/mix.h"
 #include "kvloom/contract/user_variant.h"
 #include "kvloom/plan/layout.h"
 
@@ -6,17 +7,14 @@
 namespace kvloom::plan {
 namespace {
 
-/// A word at a time, mixed as in SplitMix64: a key of a handful of fields, the same on every platform.
+/// A key of a handful of fields, a word at a time.
 class Hash {
  public:
   template <class T>
   Hash& add(T value) {
     uint64_t word = 0;
     std::memcpy(&word, &value, sizeof(T));  // a float by its bits
-    state_ = (state_ ^ word) + 0x9e3779b97f4a7c15u;
-    state_ = (state_ ^ state_ >> 30) * 0xbf58476d1ce4e5b9u;
-    state_ = (state_ ^ state_ >> 27) * 0x94d049bb133111ebu;
-    state_ ^= state_ >> 31;
+    state_ = mix64(state_ ^ word);
     return *this;
   }
   uint64_t value() const { return state_; }

@@ -3,6 +3,7 @@
 
 #include "cli/check/random.h"
 #include "kvloom/api/ops.h"
+#include "tests/support/one_request.h"
 
 #include <cmath>
 
@@ -49,12 +50,8 @@ void expect_map(Span<const int32_t> rows, Span<const int32_t> cols, const std::v
   AttentionSpec masked = spec;
   masked.storage = Storage::ragged;
   masked.variant.custom_mask = true;
-  const int32_t qo_indptr[] = {0, q_len}, lengths[] = {kv_len}, starts[] = {0};
-  Batch batch;
-  batch.num_requests = 1;
-  batch.qo_indptr = IndexView(qo_indptr, 2);
-  batch.kv_len = IndexView(lengths, 1);
-  batch.list_indptr = IndexView(starts, 1);
+  const test::OneRequest one_request(q_len, kv_len);
+  const Batch& batch = one_request.batch;
   AttendParams params;
   params.q = q.data();
   params.q_token = params.q_head = dim;
@@ -92,7 +89,7 @@ TEST(Sparse, B36_ManyHeadsTimesManyBlockRows) {
   for (size_t l = 0; l < kv_len.size(); ++l) {
     kv_len[l] = int32_t(l % 9);
     starts[l] = int32_t(l);
-    pages[l] = int32_t(check::mix64(l) % num_pages);
+    pages[l] = int32_t(mix64(l) % num_pages);
   }
   starts.back() = int32_t(pages.size());
   std::vector<float> q(size_t(rows * heads * dim)), kv(size_t(num_pages * ps * heads * dim)), o(q.size());
@@ -121,7 +118,7 @@ TEST(Sparse, B36_ManyHeadsTimesManyBlockRows) {
   params.q_head = dim;
   params.kv = {kv.data(), kv.data(), ps * heads * dim, heads * dim, dim, ps * heads * dim, heads * dim, dim, num_pages};
   for (int32_t i = 0; i < 500; ++i) {
-    const int32_t token = int32_t(check::mix64(uint64_t(i)) % rows), head = int32_t(check::mix64(uint64_t(i) + 1000) % heads);
+    const int32_t token = int32_t(mix64(uint64_t(i)) % rows), head = int32_t(mix64(uint64_t(i) + 1000) % heads);
     const ref::Row row{token, head};
     std::vector<double> want(dim, 0.0);
     double lse = 0.0;
