@@ -1,5 +1,6 @@
 # Writes OUT: a C++ file with the texts of all headers under ROOT/kvloom that a generated unit may include. Only rewritten when it changed.
 #   cmake -DROOT=<source dir> -DOUT=<file> -P embed.cmake
+cmake_minimum_required(VERSION 3.25)
 set(files "")
 foreach(room base contract attn variants device)
   file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/kvloom/${room}/*.h ${ROOT}/kvloom/${room}/*.cuh)
@@ -16,10 +17,4 @@ foreach(name ${files} ${host})
   string(APPEND text "    {\"${name}\", R\"kvloom_text(${body})kvloom_text\"},\n")
 endforeach()
 string(APPEND text "};\n\n}  // namespace\n\nSpan<const SourceText> device_sources() { return {kSources, ${count}}; }\nSpan<const SourceText> host_sources() { return {kSources, int64_t(sizeof kSources / sizeof kSources[0])}; }\n\n}  // namespace kvloom::jit\n")
-set(old "")
-if(EXISTS ${OUT})
-  file(READ ${OUT} old)
-endif()
-if(NOT old STREQUAL text)
-  file(WRITE ${OUT} "${text}")
-endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT "@text@" @ONLY)
