@@ -4,6 +4,7 @@
 
 #include "cli/check/random.h"
 #include "kvloom/api/ops.h"
+#include "tests/support/one_request.h"
 
 #include <cmath>
 
@@ -39,12 +40,8 @@ struct PoolStep {
     Output out;
     out.o.resize(size_t(spec.num_qo_heads * spec.head_dim_vo));
     out.lse.resize(size_t(spec.num_qo_heads));
-    const int32_t qo_indptr[] = {0, 1}, lengths[] = {kv_len}, starts[] = {0};
-    Batch batch;
-    batch.num_requests = 1;
-    batch.qo_indptr = IndexView(qo_indptr, 2);
-    batch.kv_len = IndexView(lengths, 1);
-    batch.list_indptr = IndexView(starts, 1);
+    const test::OneRequest one_request(1, kv_len);
+    Batch batch = one_request.batch;
     batch.pages = IndexView(pages.data(), int64_t(pages.size()));
     RunTensors t;
     t.q = Tensor::dense(q.data(), DType::bf16, {1, spec.num_qo_heads, dim});
@@ -115,12 +112,8 @@ TEST(Overflow, B41_FourMillionKeysAndOutputsPastTwoToThe31) {
   for (int64_t t = 0; t < 2; ++t) {
     for (int64_t i = 0; i < row; ++i) q.as<uint16_t>()[t * q_pitch + i] = float_to_bf16(stream_value(41, Stream::q, uint64_t(t * row + i)));
   }
-  const int32_t qo_indptr[] = {0, 2}, lengths[] = {kv_len}, starts[] = {0};
-  Batch batch;
-  batch.num_requests = 1;
-  batch.qo_indptr = IndexView(qo_indptr, 2);
-  batch.kv_len = IndexView(lengths, 1);
-  batch.list_indptr = IndexView(starts, 1);
+  const test::OneRequest one_request(2, kv_len);
+  const Batch& batch = one_request.batch;
   RunTensors t;
   t.q = Tensor::dense(q.as<char>(), DType::bf16, {2, heads, dim});
   t.q.stride[0] = q_pitch;
@@ -174,13 +167,9 @@ TEST(Overflow, B30_MaskBitsPastTwoToThe32) {
   std::vector<float> q(size_t(q_len) * dim), k(size_t(kv_len) * dim), v(k.size()), o(q.size());
   for (size_t i = 0; i < q.size(); ++i) q[i] = stream_value(30, Stream::q, i);
   for (size_t i = 0; i < k.size(); ++i) k[i] = stream_value(30, Stream::k, i), v[i] = stream_value(30, Stream::v, i);
-  const int32_t qo_indptr[] = {0, q_len}, lengths[] = {kv_len}, starts[] = {0};
+  const test::OneRequest one_request(q_len, kv_len);
   const int64_t mask_indptr[] = {0, mask_bytes};
-  Batch batch;
-  batch.num_requests = 1;
-  batch.qo_indptr = IndexView(qo_indptr, 2);
-  batch.kv_len = IndexView(lengths, 1);
-  batch.list_indptr = IndexView(starts, 1);
+  const Batch& batch = one_request.batch;
   RunTensors t;
   t.q = Tensor::dense(q.data(), DType::f32, {q_len, 1, dim});
   t.k = Tensor::dense(k.data(), DType::f32, {kv_len, 1, dim});

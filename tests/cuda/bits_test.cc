@@ -1,6 +1,7 @@
 // Bits that must not move: fixed_split in any company, and answers that once came and went with timing or with a schedule. Offsets past
 // 2^31.
 #include "tests/cuda/engine_fixture.h"
+#include "tests/support/one_request.h"
 
 #include <numeric>
 
@@ -86,7 +87,7 @@ TEST_F(GpuBits, B89_TheSameEveryTime) {
 
 // B38, B39: pages whose offsets lie on either side of 2^31 elements and 2^32 bytes give the bits of pages at the front.
 TEST_F(GpuBits, B38_B39_PagesPastTwoToThe31) {
-  if (gpu.is_fake()) GTEST_SKIP() << "wants 9 GB of a GPU's memory";
+  if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU, and 9 GB of its memory; bugs/overflow_test.cc has the CPU's offsets";
   Step s = make_step({{2, 300}, {1, 90}});
   const int64_t page = 16 * 2 * 64, page_bytes = page * 2;  // elements, bytes
   const int64_t edge = (int64_t(1) << 31) / page, pages = edge + 60;
@@ -122,7 +123,7 @@ TEST_F(GpuBits, B38_B39_PagesPastTwoToThe31) {
 // B30: the bits of a mask pass 2^32. Rows on either side of bits 2^31 and 2^32, and the last, keep every other key of their window; all
 // others keep nothing.
 TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
-  if (gpu.is_fake()) GTEST_SKIP() << "wants half a GB of mask and a GPU's speed";
+  if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU's speed; bugs/overflow_test.cc reads the same bits through CustomMask::keep32 on the CPU";
   const int32_t q_len = 32768, kv_len = 131072, dim = 16, window = 7;
   AttentionSpec spec = gpu_spec();
   spec.num_qo_heads = spec.num_kv_heads = 1;
@@ -153,12 +154,8 @@ TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
   const int64_t mask_indptr[2] = {0, mask_bytes};
   GpuBuffer indptr_there(0, sizeof mask_indptr);
   indptr_there.upload(mask_indptr, sizeof mask_indptr);
-  const int32_t qo_indptr[2] = {0, q_len}, lengths[1] = {kv_len}, starts[1] = {0};
-  Batch batch;
-  batch.num_requests = 1;
-  batch.qo_indptr = IndexView(qo_indptr, 2);
-  batch.kv_len = IndexView(lengths, 1);
-  batch.list_indptr = IndexView(starts, 1);
+  const OneRequest one_request(q_len, kv_len);
+  const Batch& batch = one_request.batch;
   RunTensors t;
   t.q = Tensor::dense(q_there.data(), DType::bf16, {q_len, 1, dim});
   t.k = Tensor::dense(k_there.data(), DType::bf16, {kv_len, 1, dim});

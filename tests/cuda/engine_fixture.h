@@ -5,6 +5,7 @@
 #include "cli/check/watchdog.h"
 #include "kvloom/support/error.h"
 #include "tests/cuda/fake_gpu.h"
+#include "tests/support/errors.h"
 
 #include <gtest/gtest.h>
 
@@ -66,19 +67,6 @@ class CudaEngine : public GpuEngine {
     GpuEngine::SetUp();
   }
 };
-
-template <class F>
-std::string error_of(F&& f, ErrorCode code) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(int(e.code()), int(code)) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// Within the bounds of tensor cores (cli/check/compare_gpu.cc says why).
 inline void expect_gpu_right(const Step& s, const std::string& what = "") {

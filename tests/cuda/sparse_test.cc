@@ -3,6 +3,7 @@
 #include "kvloom/api/ops.h"
 #include "kvloom/ref/ref.h"
 #include "tests/cuda/engine_fixture.h"
+#include "tests/support/one_request.h"
 
 #include <numeric>
 
@@ -70,12 +71,8 @@ void expect_matrix(FakeGpu& gpu, const BsrBatch& bsr, int64_t rows, int64_t colu
     one.num_qo_heads = one.num_kv_heads = 1;
     one.storage = Storage::ragged;
     one.variant.custom_mask = true;
-    const int32_t qo_indptr[] = {0, int32_t(rows)}, lengths[] = {int32_t(columns)}, starts[] = {0};
-    Batch batch;
-    batch.num_requests = 1;
-    batch.qo_indptr = IndexView(qo_indptr, 2);
-    batch.kv_len = IndexView(lengths, 1);
-    batch.list_indptr = IndexView(starts, 1);
+    const OneRequest one_request(rows, columns);
+    const Batch& batch = one_request.batch;
     AttendParams p;
     p.q = q.bytes.data() + h * dim * 2;
     p.q_token = heads * dim;
@@ -84,7 +81,7 @@ void expect_matrix(FakeGpu& gpu, const BsrBatch& bsr, int64_t rows, int64_t colu
     p.kv.k_page = p.kv.k_token = p.kv.v_page = p.kv.v_token = heads * dim;
     p.variant.mask = bits.data();
     p.variant.mask_indptr = mask_indptr;
-    p.variant.mask_kv_len = lengths;
+    p.variant.mask_kv_len = one_request.kv_len;
     std::vector<ref::Row> all;
     for (int32_t r = 0; r < rows; ++r) all.push_back({r, 0});
     std::vector<double> want(size_t(rows * dim)), want_lse(static_cast<size_t>(rows));
@@ -99,7 +96,9 @@ void expect_matrix(FakeGpu& gpu, const BsrBatch& bsr, int64_t rows, int64_t colu
       for (int64_t d = 0; d < dim; ++d) {
         const double w = want[size_t(r * dim + d)], g = at(o, r, h, d);
         ASSERT_FALSE(std::isnan(g)) << what << ", row " << r;
-        if (std::isinf(want_lse[size_t(r)])) ASSERT_EQ(g, 0.0) << what << ", row " << r;
+        if (std::isinf(want_lse[size_t(r)])) {
+          ASSERT_EQ(g, 0.0) << what << ", row " << r;
+        }
         square += (g - w) * (g - w);
         norm += w * w;
       }

@@ -5,6 +5,7 @@
 #include "kvloom/support/files.h"
 #include "tests/jit/nvrtc_here.h"
 #include "tests/jit/temporary_folder.h"
+#include "tests/support/errors.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,8 @@ namespace kvloom::jit {
 namespace {
 
 using test::Environment;
+using test::error_of;
+using test::has;
 using test::TemporaryFolder;
 
 constexpr const char* kArchs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
@@ -21,20 +24,6 @@ constexpr const char* kArchs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120
 Unit small_unit(const char* key = "test.small", const char* body = "*out = kvloom::FastDivide(7).divide(50);") {
   return {key, std::string("#include \"kvloom/base/fast_divide.h\"\nextern \"C\" __global__ void f(unsigned* out) { ") + body + " }\n"};
 }
-
-template <class F>
-std::string error_of(F&& f, ErrorCode code) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.code(), code);
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// True if a header is meant for units: those that bring the standard library's headers are the host's.
 bool is_for_devices(const SourceText& s) { return std::string(s.text).find("#include <string>") == std::string::npos; }

@@ -108,10 +108,10 @@ TEST(Balance, SharedLevelsComeFirst) {
   const AttentionSpec spec = small_spec(8, 2);
   TestBatch b(std::vector<int32_t>(16, 1), std::vector<int32_t>(16, 900), spec);
   for (int32_t t = 0; t < 16; ++t) {
-    b.groups.push_back({.level = 1, .list_begin = 40, .kv_end = 16 * 5 + t, .kv_pos0 = 640});
+    b.groups.push_back({.level = 1, .list_begin = 40, .kv_end = 16 * 5 + t, .kv_pos0 = 640, .tokens = {}});
     b.group_tokens.push_back({t});
   }
-  b.groups.push_back({.level = 0, .kv_end = 640});
+  b.groups.push_back({.level = 0, .kv_end = 640, .tokens = {}});
   b.group_tokens.push_back({});
   for (int32_t t = 15; t >= 0; --t) b.group_tokens.back().push_back(t);
   b.bind();

@@ -157,7 +157,7 @@ TEST(Invariance, GraphKeyIsOfTheShapeNotTheLengths) {  // B68, B71
   EXPECT_NE(key(other, {1, 1}, {5, 6}), decode);
   TestBatch levels({1, 1}, {5, 6}, spec);
   for (int32_t level : {0, 1}) {
-    levels.groups.push_back({.level = level, .kv_end = 5});
+    levels.groups.push_back({.level = level, .kv_end = 5, .tokens = {}});
     levels.group_tokens.push_back({0, 1});
   }
   levels.bind();

@@ -1,5 +1,6 @@
 // REF against answers that need no reference: closed forms small enough to do by hand.
 #include "kvloom/ref/ref.h"
+#include "tests/support/one_request.h"
 
 #include <gtest/gtest.h>
 
@@ -212,18 +213,13 @@ TEST(Ref, ARowOfAHundredThousandKeysTakesMilliseconds) {
   std::vector<float> q(128, 0.0f);
   std::vector<double> o(128);
   double lse;
-  const int32_t qo_indptr[] = {0, 1}, kv_len[] = {n}, list_indptr[] = {0};
-  Batch batch;
-  batch.num_requests = 1;
-  batch.qo_indptr = IndexView(qo_indptr, 2);
-  batch.kv_len = IndexView(kv_len, 1);
-  batch.list_indptr = IndexView(list_indptr, 1);
+  const test::OneRequest one_request(1, n);
   AttendParams params;
   params.q = q.data();
   params.kv = {kv.data(), kv.data(), 128, 128, 0, 128, 128, 0, n};
   const Row row{0, 0};
   const auto start = std::chrono::steady_clock::now();
-  attend_rows(spec, batch, params, {&row, 1}, o.data(), &lse);
+  attend_rows(spec, one_request.batch, params, {&row, 1}, o.data(), &lse);
   RecordProperty("milliseconds",
                  std::to_string(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count()));
   EXPECT_NEAR(lse, std::log(double(n)), 1e-11);  // 1e5 roundings of a running sum

@@ -3,6 +3,8 @@
 
 #include "kvloom/api/user_variant.h"
 #include "kvloom/support/error.h"
+#include "tests/support/errors.h"
+#include "tests/support/source_file.h"
 #include "tests/support/step.h"
 
 #include <gtest/gtest.h>
@@ -11,21 +13,7 @@
 
 namespace kvloom::test {
 
-inline std::string example(const std::string& name) { return KVLOOM_SOURCE_DIR "/examples/variants/" + name + ".h"; }
-
-template <class F>
-std::string error_of(F&& f, ErrorCode code = ErrorCode::invalid_argument) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(int(e.code()), int(code)) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "no error";
-  return "";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline std::string example(const std::string& name) { return source_file("examples/variants/" + name + ".h"); }
 
 /// A step of the small spec with prefill, decode, more queries than keys, and no keys at all.
 inline Step variant_step(const UserVariant* user) {
