@@ -6,12 +6,11 @@
 #include "kvloom/support/check.h"
 #include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
+#include "kvloom/support/made_once.h"
 
 #include <chrono>
 #include <cstdio>
-#include <map>
 #include <memory>
-#include <mutex>
 
 namespace kvloom::jit {
 namespace {
@@ -66,40 +65,31 @@ std::string object_of(const Unit& unit, const HostTarget& target) {
        unit.key, target.name, cache.folder().empty() ? "there is none" : cache.folder());
 }
 
-/// `library` keeps what the variant points into.
-HostVariant load(const Unit& unit, const HostTarget& target, std::unique_ptr<SharedLibrary>& library) {
+/// A loaded object; the library keeps what the variant points into.
+struct Loaded {
+  SharedLibrary library;
+  HostVariant variant = {};
+};
+
+std::unique_ptr<Loaded> load(const Unit& unit, const HostTarget& target) {
   std::string why;
-  library = std::make_unique<SharedLibrary>(SharedLibrary::open_bytes(object_of(unit, target), why));
-  HostVariant v;
+  auto loaded = std::make_unique<Loaded>(Loaded{SharedLibrary::open_bytes(object_of(unit, target), why)});
+  const SharedLibrary& library = loaded->library;
+  HostVariant& v = loaded->variant;
   void (*describe)(UserVariant*) = nullptr;
-  if (!*library || !library->find(describe, "kvloom_user_variant", why) || !library->find(v.stage, "kvloom_user_stage", why)) {
+  if (!library || !library.find(describe, "kvloom_user_variant", why) || !library.find(v.stage, "kvloom_user_stage", why)) {
     fail(ErrorCode::io, "jit: {}: got a shared object that can't be loaded ({}), wanted one of this machine; remove the cache ({})",
          unit.key, why, "kvloom cache clear");
   }
   describe(&v.facts);
-  return v;
+  return loaded;
 }
 
 }  // namespace
 
 const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
-  struct Slot {
-    std::mutex mutex;
-    std::unique_ptr<SharedLibrary> library;
-    std::unique_ptr<const HostVariant> variant;
-  };
-  static std::mutex mutex;
-  static auto* const slots = new std::map<std::string, std::unique_ptr<Slot>>;  // for the life of the process: engines, plans and interned variants point into it
-  Slot* slot;
-  {
-    std::lock_guard lock(mutex);
-    std::unique_ptr<Slot>& at = (*slots)[unit.text];
-    if (!at) at = std::make_unique<Slot>();
-    slot = at.get();
-  }
-  std::lock_guard lock(slot->mutex);
-  if (!slot->variant) slot->variant = std::make_unique<const HostVariant>(load(unit, target, slot->library));
-  return *slot->variant;
+  static auto* const all = new MadeOnce<Loaded>;  // never destroyed: engines, plans and interned variants point into it
+  return all->get(unit.text, [&] { return load(unit, target); }).variant;
 }
 
 }  // namespace kvloom::jit

@@ -3,11 +3,10 @@
 #include "kvloom/jit/host_variant.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/hash.h"
+#include "kvloom/support/made_once.h"
 
 #include <cstdlib>
-#include <map>
 #include <memory>
-#include <mutex>
 
 namespace kvloom::runtime {
 namespace {
@@ -36,31 +35,27 @@ const jit::HostVariant& compiled(const VariantSpec& variant, cpu::Target target)
   return jit::host_variant(jit::host_unit(variant, host), host);
 }
 
+/// Compiles `text`.
+std::unique_ptr<Interned> interned(const std::string& text, const std::string& file) {
+  auto fresh = std::make_unique<Interned>(Interned{jit::name_in(text), file, text, {}});
+  UserVariant& v = fresh->variant;
+  const auto point = [&] { v.name = fresh->name.c_str(), v.file = fresh->file.c_str(), v.text = fresh->text.c_str(); };
+  point();
+  VariantSpec alone;
+  alone.user = &v;
+  v = compiled(alone, cpu::best_target()).facts;
+  point();
+  v.digest = std::strtoull(sha256_hex(text).substr(0, 16).c_str(), nullptr, 16);
+  return fresh;
+}
+
 }  // namespace
 
 const UserVariant* user_variant(const std::string& text, const std::string& file) {
-  static std::mutex mutex;
-  static auto* const all = new std::map<std::string, std::unique_ptr<Interned>>;  // by file and text
+  static auto* const all = new MadeOnce<Interned>;  // by file and text
   const std::string shown = file.empty() ? "variant" : file, fault = jit::text_fault(text);
   require(fault.empty(), "variant{}{}: {}", file.empty() ? "" : " ", file, fault);
-  std::lock_guard lock(mutex);
-  std::unique_ptr<Interned>& at = (*all)[shown + '\n' + text];
-  if (at) return &at->variant;
-  auto fresh = std::make_unique<Interned>();
-  *fresh = {jit::name_in(text), shown, text, {}};
-  fresh->variant.name = fresh->name.c_str();
-  fresh->variant.file = fresh->file.c_str();
-  fresh->variant.text = fresh->text.c_str();
-  VariantSpec alone;
-  alone.user = &fresh->variant;
-  UserVariant facts = compiled(alone, cpu::best_target()).facts;
-  facts.name = fresh->name.c_str();
-  facts.file = fresh->file.c_str();
-  facts.text = fresh->text.c_str();
-  facts.digest = std::strtoull(sha256_hex(text).substr(0, 16).c_str(), nullptr, 16);
-  fresh->variant = facts;
-  at = std::move(fresh);
-  return &at->variant;
+  return &all->get(shown + '\n' + text, [&] { return interned(text, shown); }).variant;
 }
 
 cpu::UserStage user_stage(const VariantSpec& variant, cpu::Target target) {
