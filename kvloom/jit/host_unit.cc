@@ -9,53 +9,27 @@
 namespace kvloom::jit {
 namespace {
 
-constexpr std::string_view kInclude = "#include \"", kMacro = "KVLOOM_VARIANT(";
-
-/// Calls f(line, its number from 1) for every line, without its end.
-template <class F>
-void for_each_line(std::string_view text, F&& f) {
-  for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    f(text.substr(begin, end - begin), number);
-    begin = end + 1;
-  }
-}
-
-/// The name between the quotes of an #include line; "" if it is none.
-std::string_view included(std::string_view line) {
-  while (!line.empty() && (line.front() == ' ' || line.front() == '\t')) line.remove_prefix(1);
-  if (!line.starts_with(kInclude)) return {};
-  line.remove_prefix(kInclude.size());
-  return line.substr(0, line.find('"'));
-}
+constexpr std::string_view kMacro = "KVLOOM_VARIANT(";
 
 /// Appends a header and, before its lines, what those include; `seen`: what is there already.
 void append_header(std::string_view name, std::set<std::string_view>& seen, std::string& to) {
-  if (!seen.insert(name).second) return;
-  for (const SourceText& s : host_sources()) {
-    if (name != s.name) continue;
-    to += kvloom::format("#line 1 \"{}\"\n", s.name);
-    for_each_line(s.text, [&](std::string_view line, size_t number) {
-      const std::string_view inner = included(line);
-      if (!inner.empty()) {
-        append_header(inner, seen, to);
-        to += kvloom::format("#line {} \"{}\"\n", number + 1, s.name);
-      } else if (line != "#pragma once") {
-        to.append(line).append("\n");
-      } else {
-        to += "\n";
-      }
-    });
-    return;
-  }
+  const SourceText* const source = seen.insert(name).second ? find_source(host_sources(), name) : nullptr;
+  if (source == nullptr) return;
+  to += kvloom::format("#line 1 \"{}\"\n", source->name);
+  for_each_line(source->text, [&](std::string_view line, size_t number) {
+    const std::string_view inner = included(line);
+    if (!inner.empty()) {
+      append_header(inner, seen, to);
+      to += kvloom::format("#line {} \"{}\"\n", number + 1, source->name);
+    } else if (line != "#pragma once") {
+      to.append(line).append("\n");
+    } else {
+      to += "\n";
+    }
+  });
 }
 
-bool is_embedded(std::string_view name) {
-  for (const SourceText& s : host_sources()) {
-    if (name == s.name) return true;
-  }
-  return false;
-}
+bool is_embedded(std::string_view name) { return find_source(host_sources(), name) != nullptr; }
 
 }  // namespace
 

@@ -3,27 +3,24 @@
 #include <algorithm>
 
 namespace kvloom::jit {
-namespace {
 
-const SourceText* find_source(std::string_view name) {
-  for (const SourceText& s : device_sources()) {
+const SourceText* find_source(Span<const SourceText> list, std::string_view name) {
+  for (const SourceText& s : list) {
     if (name == s.name) return &s;
   }
   return nullptr;
 }
 
-/// Calls f(name) for every `#include "name"` line.
-template <class F>
-void for_each_include(std::string_view text, F&& f) {
-  constexpr std::string_view kWord = "#include \"";
-  for (size_t at = text.find(kWord); at != std::string_view::npos; at = text.find(kWord, at + 1)) {
-    if (at > 0 && text[at - 1] != '\n') continue;
-    const size_t begin = at + kWord.size(), end = text.find('"', begin);
-    if (end != std::string_view::npos) f(text.substr(begin, end - begin));
-  }
+std::string_view included(std::string_view line) {
+  const auto take = [&](std::string_view word) {
+    line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
+    if (!line.starts_with(word)) return false;
+    line.remove_prefix(word.size());
+    return true;
+  };
+  if (!take("#") || !take("include") || !take("\"")) return {};
+  return line.substr(0, line.find('"'));
 }
-
-}  // namespace
 
 std::vector<SourceText> headers_of(std::string_view text) {
   std::vector<SourceText> found;
@@ -31,10 +28,12 @@ std::vector<SourceText> headers_of(std::string_view text) {
   while (!unread.empty()) {
     const std::string_view now = unread.back();
     unread.pop_back();
-    for_each_include(now, [&](std::string_view name) {
-      const SourceText* source = find_source(name);
+    for_each_line(now, [&](std::string_view line, size_t) {
+      const std::string_view name = included(line);
+      const SourceText* const source = name.empty() ? nullptr : find_source(device_sources(), name);
+      if (source == nullptr) return;
       const bool seen = std::any_of(found.begin(), found.end(), [&](const SourceText& s) { return name == s.name; });
-      if (source == nullptr || seen) return;
+      if (seen) return;
       found.push_back(*source);
       unread.emplace_back(source->text);
     });

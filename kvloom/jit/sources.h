@@ -4,6 +4,7 @@
 
 #include "kvloom/base/span.h"
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,22 @@ struct SourceText {
 Span<const SourceText> device_sources();
 /// Those that the CPU's part of a user's variant includes: the device's plain headers, and of the cpu room what a score stage is made of.
 Span<const SourceText> host_sources();
+
+/// The source of that name in `list`; nullptr: there is none.
+const SourceText* find_source(Span<const SourceText> list, std::string_view name);
+
+/// The name between the quotes of an #include line, spaces wherever the language has them; "" if it is none.
+std::string_view included(std::string_view line);
+
+/// Calls f(line, its number from 1) for every line, without its end.
+template <class F>
+void for_each_line(std::string_view text, F&& f) {
+  for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    f(text.substr(begin, end - begin), number);
+    begin = end + 1;
+  }
+}
 
 /// The headers that `text` includes, directly or not, each once, sorted by name: what a kernel made of it depends on. Names that are not
 /// among device_sources() are left out: the compiler will say so.

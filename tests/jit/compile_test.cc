@@ -1,6 +1,7 @@
 // From a unit to a cubin.
 #include "kvloom/jit/compile.h"
 
+#include "kvloom/jit/host_unit.h"
 #include "kvloom/support/error.h"
 #include "kvloom/support/files.h"
 #include "tests/jit/nvrtc_here.h"
@@ -37,6 +38,22 @@ TEST(Sources, HeadersOfAUnit) {
   EXPECT_FALSE(names.contains("kvloom/variants/alibi.h"));
   EXPECT_EQ(names.size(), headers.size());
   EXPECT_GT(device_sources().size, 30);
+}
+
+// The CPU's unit and the GPU's find the same headers, however the line is spaced.
+TEST(Sources, IncludesAreFoundHoweverTheyAreSpaced) {
+  for (const char* line :
+       {"#include \"kvloom/base/math.h\"", "  #include \"kvloom/base/math.h\"", "#\tinclude\"kvloom/base/math.h\" // why"}) {
+    EXPECT_EQ(included(line), "kvloom/base/math.h") << line;
+    const std::string text = std::string("int a;\n") + line + "\nint b;\n";
+    bool has_math = false;
+    for (const SourceText& h : headers_of(text)) has_math = has_math || std::string(h.name) == "kvloom/base/math.h";
+    EXPECT_TRUE(has_math) << line;
+    EXPECT_TRUE(has(with_headers(text), "#line 1 \"kvloom/base/math.h\"")) << line;
+    EXPECT_FALSE(has(with_headers(text), line)) << line;
+  }
+  for (const char* line : {"// #include \"kvloom/base/math.h\"", "#include <math.h>", "include \"kvloom/base/math.h\"", ""})
+    EXPECT_EQ(included(line), "") << line;
 }
 
 // Every header that a unit may include compiles alone, and all of them together for every generation of chips.
