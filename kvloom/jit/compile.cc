@@ -1,13 +1,11 @@
 #include "kvloom/jit/compile.h"
 
 #include "kvloom/jit/nvrtc.h"
+#include "kvloom/jit/progress.h"
 #include "kvloom/support/check.h"
-#include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 
 namespace kvloom::jit {
@@ -34,21 +32,13 @@ const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {
 
 constexpr int kSplitCompileMajor = 13;  // the first that knows the option
 
-bool is_quiet() { return environment("KVLOOM_JIT_QUIET") == "1"; }
-
-void say_waiting(const std::string& key) {
-  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: another process compiles it, waiting\n", key.c_str());
-}
-
-std::string compile_aloud(const Unit& unit, const std::string& arch) {
+std::string compiled(const Unit& unit, const std::string& arch) {
   nvrtc_for(unit.key, arch);  // before anything is announced
-  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiling for %s\n", unit.key.c_str(), arch.c_str());
-  const auto start = std::chrono::steady_clock::now();
-  std::string log;
-  std::string cubin = compile_unit(unit, arch, log);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiled for %s in %.2f s\n", unit.key.c_str(), arch.c_str(), seconds);
-  return cubin;
+  say(unit.key, kvloom::format("compiling for {}", arch));
+  return compile_aloud(unit.key, arch, [&] {
+    std::string log;
+    return compile_unit(unit, arch, log);
+  });
 }
 
 }  // namespace
@@ -72,7 +62,7 @@ CacheName cache_name(const Unit& unit, const std::string& arch) {
   CacheName name{unit.key, arch, hash.hex(), ""};
   std::string why;
   // Without a compiler, or where none may be used, what any compiler made of the same input will do.
-  if (environment("KVLOOM_NO_JIT") != "1") {
+  if (!no_jit()) {
     if (const Nvrtc* nvrtc = Nvrtc::find(why)) name.compiler = nvrtc->version();
   }
   return name;
@@ -92,16 +82,14 @@ std::string compile_unit(const Unit& unit, const std::string& arch, std::string&
   Compiled c = nvrtc.compile(unit.text, unit.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
   log = std::move(c.log);
   if (c.ok) return std::move(c.cubin);
-  std::string words;
-  for (const std::string& option : options) words += " " + option;
   fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it for {} (options:{}); its log:\n{}", unit.key, nvrtc.version(), arch,
-       words, log);
+       option_words(options), log);
 }
 
 std::string cubin_of(const Unit& unit, const std::string& arch, const Cache& cache) {
   check_arch(arch);
   const CacheName name = cache_name(unit, arch);
-  if (environment("KVLOOM_NO_JIT") == "1") {
+  if (no_jit()) {
     std::string payload;
     if (cache.find(name, payload)) return payload;
     fail(ErrorCode::unsupported,
@@ -111,7 +99,7 @@ std::string cubin_of(const Unit& unit, const std::string& arch, const Cache& cac
          unit.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, unit.key);
   }
   return cache.find_or_make(
-      name, [&] { return compile_aloud(unit, arch); }, say_waiting);
+      name, [&] { return compiled(unit, arch); }, say_waiting);
 }
 
 }  // namespace kvloom::jit

@@ -2,21 +2,16 @@
 
 #include "kvloom/jit/cache.h"
 #include "kvloom/jit/host_compiler.h"
+#include "kvloom/jit/progress.h"
 #include "kvloom/jit/shared_library.h"
 #include "kvloom/support/check.h"
-#include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
 #include "kvloom/support/made_once.h"
 
-#include <chrono>
-#include <cstdio>
 #include <memory>
 
 namespace kvloom::jit {
 namespace {
-
-bool no_jit() { return environment("KVLOOM_NO_JIT") == "1"; }
-bool is_quiet() { return environment("KVLOOM_JIT_QUIET") == "1"; }
 
 CacheName host_cache_name(const Unit& unit, const HostTarget& target) {
   Sha256 hash;
@@ -28,34 +23,23 @@ CacheName host_cache_name(const Unit& unit, const HostTarget& target) {
   return name;
 }
 
-void say_waiting(const std::string& key) {
-  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: another process compiles it, waiting\n", key.c_str());
-}
-
-std::string compile_aloud(const Unit& unit, const HostTarget& target) {
+std::string compiled(const Unit& unit, const HostTarget& target) {
   std::string why, object, log;
   const HostCompiler* const compiler = HostCompiler::find(why);
   if (compiler == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", unit.key, why);
-  const auto start = std::chrono::steady_clock::now();
   const std::vector<std::string> options = host_options(target);
-  if (!compiler->compile(unit.text, options, object, log)) {
-    std::string words;
-    for (const std::string& option : options) words += " " + option;
-    if (!log.empty() && log.back() != '\n') log += '\n';
-    fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key,
-         compiler->version(), log, target.name, compiler->path(), words);
-  }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (!is_quiet()) std::fprintf(stderr, "kvloom: %s: compiled for %s in %.2f s\n", unit.key.c_str(), target.name, seconds);
-  return object;
+  if (compiler->compile(unit.text, options, object, log)) return object;
+  if (!log.empty() && log.back() != '\n') log += '\n';
+  fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key, compiler->version(),
+       log, target.name, compiler->path(), option_words(options));
 }
 
 std::string object_of(const Unit& unit, const HostTarget& target) {
   const Cache cache = Cache::of_environment();
   const CacheName name = host_cache_name(unit, target);
   if (!no_jit()) {
-    return cache.find_or_make(
-        name, [&] { return compile_aloud(unit, target); }, say_waiting);
+    const auto make = [&] { return compile_aloud(unit.key, target.name, [&] { return compiled(unit, target); }); };
+    return cache.find_or_make(name, make, say_waiting);
   }
   std::string object;
   if (cache.find(name, object)) return object;
