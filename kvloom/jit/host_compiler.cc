@@ -22,10 +22,9 @@ constexpr const char* kNames[] = {"c++", "g++", "clang++"};
 class WorkFolder {
  public:
   WorkFolder() {
-    const std::string base = environment("TMPDIR");
-    path_ = (base.empty() ? "/tmp" : base) + "/kvloom-XXXXXX";
+    path_ = temporary_folder() + "/kvloom-XXXXXX";
     if (::mkdtemp(path_.data()) != nullptr) return;
-    why_ = (base.empty() ? "/tmp" : base) + ": " + std::strerror(errno);
+    why_ = temporary_folder() + ": " + std::strerror(errno);
     path_.clear();
   }
   ~WorkFolder() {

@@ -5,9 +5,6 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <utility>
 
 namespace kvloom::jit {
@@ -24,20 +21,9 @@ SharedLibrary SharedLibrary::open(const std::string& name, std::string& why) {
 
 SharedLibrary SharedLibrary::open_bytes(const std::string& bytes, std::string& why) {
   // A name of its own every time: the loader takes a name that it knows for the library that it has.
-  const std::string base = environment("TMPDIR");
-  std::string path = (base.empty() ? "/tmp" : base) + "/kvloom-XXXXXX";
-  const int file = ::mkstemp(path.data());
-  if (file < 0) return why = path + ": " + std::strerror(errno) + "; name a folder that can be written in TMPDIR", SharedLibrary();
-  size_t done = 0;
-  for (ssize_t n = 1; done < bytes.size() && n > 0; done += n > 0 ? size_t(n) : 0)
-    n = ::write(file, bytes.data() + done, bytes.size() - done);
-  SharedLibrary library;
-  if (done == bytes.size()) {
-    library = open(path, why);
-  } else {
-    why = path + ": " + std::strerror(errno);
-  }
-  ::close(file);
+  std::string path;
+  if (!write_temporary(bytes, path, why)) return why += "; name a folder that can be written in TMPDIR", SharedLibrary();
+  SharedLibrary library = open(path, why);
   ::unlink(path.c_str());
   return library;
 }

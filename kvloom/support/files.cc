@@ -71,6 +71,22 @@ bool make_folders(const std::string& path, std::string& why) {
   }
 }
 
+std::string temporary_folder() {
+  const std::string asked = environment("TMPDIR");
+  return asked.empty() ? "/tmp" : asked;
+}
+
+bool write_temporary(std::string_view bytes, std::string& path, std::string& why) {
+  path = temporary_folder() + "/kvloom-XXXXXX";
+  const int file = ::mkostemp(path.data(), O_CLOEXEC);
+  if (file < 0) return why = fault("create", path), false;
+  bool good = write_all(file, bytes);
+  if (!good) why = fault("write", path);
+  if (::close(file) != 0 && good) good = false, why = fault("close", path);
+  if (!good) ::unlink(path.c_str());
+  return good;
+}
+
 FileLock::FileLock(const std::string& path, void (*waiting)(const void*), const void* context) : path_(path) {
   file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (file_ < 0) return;

@@ -17,6 +17,11 @@ bool publish_file(const std::string& path, std::string_view bytes, std::string& 
 /// Makes a folder and those above it, for this user alone where it is new. False: it is not there afterwards.
 bool make_folders(const std::string& path, std::string& why);
 
+/// The folder for files that are soon gone: TMPDIR, else /tmp.
+std::string temporary_folder();
+/// Writes `bytes` to a new file there, `path`. False: there is none; `why` says so.
+bool write_temporary(std::string_view bytes, std::string& path, std::string& why);
+
 /// An exclusive lock between processes and threads, by a file. The system lets go of it when its holder dies.
 class FileLock {
  public:
