@@ -73,8 +73,9 @@ MergeArgs args_into(const Tensor& o, const Tensor& lse, const Shape& s) {
   return args;
 }
 
-void merge(const MergeArgs& args, int64_t states, const OpPlace& place, const char* where) {
+void merge(const MergeArgs& args, const OpPlace& place, const char* where) {
   if (place.on_gpu()) return runtime::launch_merge_states(place.device(), args, place.stream(), where);
+  const int64_t states = args.indptr.given() ? args.indptr[args.num_rows] - args.indptr[0] : args.num_rows * args.lists * args.fixed;
   cpu::merge_states(args, cpu::element_rows(cpu::best_target()), runtime::threads_for(states * args.heads * args.dim).get());
 }
 
@@ -120,7 +121,7 @@ void merge_states(const Tensor& o_a, const Tensor& lse_a, const Tensor& o_b, con
   args.lists = 2;
   args.in[0] = state_view(o_a, lse_a);
   args.in[1] = state_view(o_b, lse_b);
-  merge(args, s.rows, place, where);
+  merge(args, place, where);
 }
 
 void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, const Tensor& lse, const OpOptions& options) {
@@ -139,7 +140,7 @@ void merge_states_n(const Tensor& o_in, const Tensor& lse_in, const Tensor& o, c
   MergeArgs args = args_into(o, lse, s);
   args.in[0] = state_view(o_in, lse_in, true);
   args.fixed = o_in.shape[1];
-  merge(args, s.rows * args.fixed, place, where);
+  merge(args, place, where);
 }
 
 void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView indptr, const Tensor& o, const Tensor& lse,
@@ -161,11 +162,11 @@ void merge_states_ragged(const Tensor& o_in, const Tensor& lse_in, IndexView ind
   args.indptr = indptr;
   if (place.on_gpu()) {  // what it holds is read there
     place.check_array(indptr.data, "indptr");
-    return merge(args, 0, place, where);
+    return merge(args, place, where);
   }
   const std::vector<int64_t> p = checked_indptr(indptr, s.rows, o_in.shape[0], where);
   args.indptr = IndexView(p.data(), s.rows + 1);
-  merge(args, p.back() - p.front(), place, where);
+  merge(args, place, where);
 }
 
 }  // namespace kvloom
