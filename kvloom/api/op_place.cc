@@ -39,7 +39,7 @@ void OpPlace::check(const Tensor& t, const char* name) const {
 }
 
 void OpPlace::check_array(const void* p, const char* name) const {
-  if (on_gpu() && ask_driver_ && p != nullptr) pointer_check(device_->target().device).check(p, where_, name);
+  if (on_gpu() && ask_driver_) pointer_check(device_->target().device).check(p, where_, name);
 }
 
 }  // namespace api

@@ -18,14 +18,6 @@ struct NamedDims {
 /// twice, a wrong type, rank, shape or stride, a null pointer, a number that its type can't hold.
 UserParams bind_params(const UserVariant* user, Span<const VariantParam> given, const NamedDims& dims);
 
-/// The addresses among them, for whoever asks the driver: f(address, name).
-template <class F>
-void for_each_array(Span<const VariantParam> given, F&& f) {
-  for (const VariantParam& p : given) {
-    if (p.ndim > 0) f(p.data, p.name);
-  }
-}
-
 const char* name_of(ParamType type);
 /// "slopes f32 [num_qo_heads]".
 std::string declaration_text(const ParamDecl& decl);

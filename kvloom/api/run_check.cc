@@ -135,7 +135,7 @@ void check_places(const RunTensors& t, bool on_gpu) {
 }
 
 /// Every array that the kernel will read or write.
-void check_addresses(const AttendParams& p, PointerCheck& pointers) {
+void check_addresses(const AttendParams& p, Span<const VariantParam> params, PointerCheck& pointers) {
   const VariantParams& v = p.variant;
   const std::pair<const void*, const char*> all[] = {{p.q, "q"},
                                                      {p.kv.k, "k"},
@@ -150,8 +150,9 @@ void check_addresses(const AttendParams& p, PointerCheck& pointers) {
                                                      {v.mask_indptr, "mask_indptr"},
                                                      {v.scale.k_per_head, "scale.k_per_head"},
                                                      {v.scale.v_per_head, "scale.v_per_head"}};
-  for (const auto& [address, name] : all) {
-    if (address != nullptr) pointers.check(address, "run", name);
+  for (const auto& [address, name] : all) pointers.check(address, "run", name);
+  for (const VariantParam& param : params) {
+    if (param.ndim > 0) pointers.check(param.data, "run: params", param.name);
   }
 }
 
@@ -176,10 +177,7 @@ void check_host_pointer(const void* p, const char* where, const char* name) {
 }
 
 void PointerCheck::check(const void* p, const char* where, const char* name) {
-  const void*& known = place_of(p);
-  if (known == p) return;
-  check_device_pointer(p, device_, where, name);
-  known = p;
+  once(p, [&] { check_device_pointer(p, device_, where, name); });
 }
 
 void PointerCheck::check_batch(const Batch& b) {
@@ -190,13 +188,7 @@ void PointerCheck::check_batch(const Batch& b) {
                                                         {b.q_pos0, "q_pos0"},
                                                         {b.q_pos, "q_pos"},
                                                         {b.prefix, "prefix"}};
-  for (const auto& [address, name] : arrays) {
-    if (address == nullptr) continue;
-    const void*& known = place_of(address);
-    if (known == address) continue;
-    check_host_pointer(address, "plan", name);
-    known = address;
-  }
+  for (const auto& array : arrays) once(array.first, [&] { check_host_pointer(array.first, "plan", array.second); });
 }
 
 void check_scales(const ScaleParams& s, DType q, DType kv, int32_t num_kv_heads, const char* where, bool arrays_here) {
@@ -272,12 +264,7 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend 
   p.page_pos = t.page_pos;
   p.variant = variant_params(plan, t, on_gpu);
   p.bare_state = t.bare_state;
-  if (on_gpu && pointers != nullptr) {
-    check_addresses(p, *pointers);
-    for_each_array(t.params, [&](const void* address, const char* name) {
-      if (address != nullptr) pointers->check(address, "run: params", name);
-    });
-  }
+  if (on_gpu && pointers != nullptr) check_addresses(p, t.params, *pointers);
   return p;
 }
 

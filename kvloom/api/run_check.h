@@ -17,6 +17,7 @@ void check_host_pointer(const void* p, const char* where, const char* name);
 class PointerCheck {
  public:
   explicit PointerCheck(int32_t device) : device_(device) {}
+  /// A null pointer passes.
   void check(const void* p, const char* where, const char* name);
   /// What plan() reads.
   void check_batch(const Batch& batch);
@@ -24,7 +25,15 @@ class PointerCheck {
 
  private:
   static constexpr int kBits = 10;
-  const void*& place_of(const void* p) { return known_[uint64_t(reinterpret_cast<uintptr_t>(p)) * 0x9e3779b97f4a7c15u >> (64 - kBits)]; }
+  const void*& slot_of(const void* p) { return known_[uint64_t(reinterpret_cast<uintptr_t>(p)) * 0x9e3779b97f4a7c15u >> (64 - kBits)]; }
+  /// look(), unless `p` is null or was looked at before.
+  template <class F>
+  void once(const void* p, F&& look) {
+    const void*& known = slot_of(p);
+    if (p == nullptr || known == p) return;
+    look();
+    known = p;
+  }
   int32_t device_;
   const void* known_[1 << kBits] = {};  // of one kind: an engine has one of these for run() and one for plan()
 };
