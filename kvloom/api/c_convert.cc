@@ -1,5 +1,6 @@
 #include "kvloom/api/c_convert.h"
 
+#include "kvloom/api/tensor_check.h"
 #include "kvloom/support/check.h"
 
 #include <cstddef>
@@ -15,7 +16,6 @@ static_assert(sizeof(kvloom_tensor) == 48 && offsetof(kvloom_tensor, data) == 0 
               offsetof(kvloom_tensor, dtype_lanes) == 22 && offsetof(kvloom_tensor, shape) == 24 &&
               offsetof(kvloom_tensor, strides) == 32 && offsetof(kvloom_tensor, byte_offset) == 40);
 
-constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlPinned = 3, kDlManaged = 13;  // DLPack's device types
 constexpr size_t kMaxStruct = 4096;  // no struct of the header will ever be this long: a larger size is garbage
 
 thread_local std::string last_error;

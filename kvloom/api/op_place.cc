@@ -1,6 +1,7 @@
 #include "kvloom/api/op_place.h"
 
 #include "kvloom/api/run_check.h"
+#include "kvloom/api/tensor_check.h"
 #include "kvloom/runtime/launch_ops.h"
 #include "kvloom/support/check.h"
 
@@ -9,8 +10,6 @@
 namespace kvloom {
 namespace api {
 namespace {
-
-constexpr int32_t kDlCpu = 1, kDlCuda = 2;
 
 /// The addresses that this thread has shown to the driver for the device it used last.
 PointerCheck& pointer_check(int32_t device) {
@@ -28,7 +27,7 @@ OpPlace::OpPlace(const OpOptions& o, const char* where) : where_(where), stream_
     require(o.stream == nullptr, "{}: stream: got a stream, wanted a null pointer; the CPU has none", where);
     return;
   }
-  device_ = &runtime::Device::get(o.device >= 0 ? o.device : runtime::Device::current_ordinal());
+  device_ = &runtime::Device::chosen(o.device);
 }
 
 void OpPlace::check(const Tensor& t, const char* name) const {
@@ -44,6 +43,6 @@ void OpPlace::check_array(const void* p, const char* name) const {
 
 }  // namespace api
 
-void load_ops(int32_t device) { runtime::load_ops(runtime::Device::get(device >= 0 ? device : runtime::Device::current_ordinal())); }
+void load_ops(int32_t device) { runtime::load_ops(runtime::Device::chosen(device)); }
 
 }  // namespace kvloom

@@ -121,8 +121,6 @@ void check_vectors(const Tensor& t, const char* name) {
   }
 }
 
-constexpr int32_t kDlCpu = 1, kDlCuda = 2;
-
 /// Where the tensors say that they are (0: they don't), and on a GPU how they are aligned.
 void check_places(const RunTensors& t, bool on_gpu) {
   for (const auto& [tensor, name] : {std::pair{&t.q, "q"}, {&t.k, "k"}, {&t.v, "v"}, {&t.o, "o"}, {&t.lse, "lse"}}) {

@@ -8,6 +8,8 @@ namespace kvloom::api {
 
 inline constexpr int64_t kAny = -1;  // a wanted dimension of any length
 
+inline constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlPinned = 3, kDlManaged = 13;  // DLPack's device types, as in Tensor::device_type
+
 /// What a tensor should be.
 struct Wanted {
   const char* where;  // "run"

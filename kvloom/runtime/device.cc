@@ -21,6 +21,15 @@ int attribute(jit::CuDeviceAttribute which, jit::CuDevice device) {
   return value;
 }
 
+/// Of the calling thread's current context, else 0.
+int32_t current_ordinal() {
+  const jit::Driver& d = driver();
+  jit::CuContext context = nullptr;
+  jit::CuDevice device = 0;
+  if (d.ctx_get_current(&context) != jit::kCuSuccess || context == nullptr) return 0;
+  return d.ctx_get_device(&device) == jit::kCuSuccess ? device : 0;
+}
+
 }  // namespace
 
 int32_t Device::count(std::string& why) {
@@ -69,13 +78,7 @@ const Device& Device::get(int32_t ordinal) {
   return *device;
 }
 
-int32_t Device::current_ordinal() {
-  const jit::Driver& d = driver();
-  jit::CuContext context = nullptr;
-  jit::CuDevice device = 0;
-  if (d.ctx_get_current(&context) != jit::kCuSuccess || context == nullptr) return 0;
-  return d.ctx_get_device(&device) == jit::kCuSuccess ? device : 0;
-}
+const Device& Device::chosen(int32_t ordinal) { return get(ordinal >= 0 ? ordinal : current_ordinal()); }
 
 ContextGuard::ContextGuard(const Device& device) {
   jit::CuContext now = nullptr;

@@ -16,8 +16,8 @@ class Device {
   static int32_t count(std::string& why);
   /// Device `ordinal`, its primary context retained for the life of the process. Throws unsupported (no driver) or invalid_argument.
   static const Device& get(int32_t ordinal);
-  /// The device of the calling thread's current context, else 0.
-  static int32_t current_ordinal();
+  /// The same; below 0: the device of the calling thread's current context, else device 0.
+  static const Device& chosen(int32_t ordinal);
 
   const GpuTarget& target() const { return target_; }
   int64_t memory_bytes() const { return memory_bytes_; }

@@ -45,7 +45,7 @@ bool find_gpu(const Wanted& wanted, GpuTarget& gpu, std::string& why) {
   if (wanted.cuda_arch != nullptr) return gpu = typical_target(wanted.cuda_arch, "Engine: options.cuda_arch"), true;
   if (wanted.backend == Backend::cpu) return why = "the caller asked for cpu", false;
   if (Device::count(why) == 0) return false;
-  gpu = Device::get(wanted.device >= 0 ? wanted.device : Device::current_ordinal()).target();
+  gpu = Device::chosen(wanted.device).target();
   return true;
 }
 
