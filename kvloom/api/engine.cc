@@ -244,7 +244,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
   require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
   const AttendParams params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
   if (!has_work(p.view())) return;
-  if (s.runner) return s.runner->run(*p.cuda, *p.view().header, params, static_cast<jit::CuStream>(stream));
+  if (s.runner) return s.runner->run(*p.cuda, params, static_cast<jit::CuStream>(stream));
   runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), params, s.scratch, *s.threads, s.setup.user);
 }
 

@@ -28,13 +28,7 @@ constexpr int64_t kHeaderBytes = (sizeof(PlanHeader) + kSectionAlignment - 1) / 
 
 }  // namespace
 
-int64_t packed_bytes(const PlanView& plan) {
-  int64_t at = kHeaderBytes;
-  for_each_section(plan, [&](int64_t PlanHeader::*, int64_t bytes, const void*) { at += round_up(bytes, kSectionAlignment); });
-  return at;
-}
-
-void write_packed(const PlanView& plan, char* out) {
+int64_t write_packed(const PlanView& plan, char* out) {
   PlanHeader header = *plan.header;
   int64_t at = kHeaderBytes;
   for_each_section(plan, [&](int64_t PlanHeader::*offset, int64_t bytes, const void* data) {
@@ -44,6 +38,7 @@ void write_packed(const PlanView& plan, char* out) {
   });
   header.total_bytes = at;
   std::memcpy(out, &header, sizeof header);
+  return at;
 }
 
 }  // namespace kvloom::plan

@@ -6,9 +6,8 @@
 
 namespace kvloom::plan {
 
-/// Bytes of the packed plan; never more than the plan's own.
-int64_t packed_bytes(const PlanView& plan);
-/// Writes the header and the used part of every section one behind another; bytes between them are left as they are.
-void write_packed(const PlanView& plan, char* out);
+/// Writes the header and the used part of every section one behind another, and returns their bytes: never more than the plan's own.
+/// Bytes between sections are left as they are.
+int64_t write_packed(const PlanView& plan, char* out);
 
 }  // namespace kvloom::plan

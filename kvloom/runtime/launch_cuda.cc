@@ -46,13 +46,10 @@ void CudaPlan::pack(int64_t& begin, int64_t& end) {
   const int next = 1 - now_;
   copied_[next].wait();
   char* const host = host_[next].data();
-  plan::write_packed(plan_, host + layout_.plan);
-  if (!mask_columns_.empty()) {
-    std::memcpy(host + layout_.columns, mask_columns_.data, size_t(mask_columns_.size) * sizeof(int32_t));
-  }
+  end = layout_.plan + plan::write_packed(plan_, host + layout_.plan);
+  if (!mask_columns_.empty()) std::memcpy(host, mask_columns_.data, size_t(mask_columns_.size) * sizeof(int32_t));
   now_ = next;
-  begin = !mask_columns_.empty() ? layout_.columns : plan_.header->num_units > 0 ? layout_.counters : layout_.plan;
-  end = layout_.plan + plan::packed_bytes(plan_);
+  begin = !mask_columns_.empty() ? 0 : plan_.header->num_units > 0 ? layout_.counters : layout_.plan;
 }
 
 CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec)
@@ -97,7 +94,7 @@ void CudaRunner::upload(CudaPlan& plan, jit::CuStream stream) {
   if (!plan.uploaded_) copy(plan, stream);
 }
 
-void CudaRunner::run(CudaPlan& plan, const PlanHeader& header, AttendParams params, jit::CuStream stream) {
+void CudaRunner::run(CudaPlan& plan, AttendParams params, jit::CuStream stream) {
   const ContextGuard guard(device_);
   const bool capturing = is_capturing(stream);
   if (capturing && !plan.uploaded_) {
@@ -116,13 +113,11 @@ void CudaRunner::run(CudaPlan& plan, const PlanHeader& header, AttendParams para
     has_run_ = plan.has_run_ = true;
     ran_on_ = plan.ran_on_ = stream;
   }
-  if (params.variant.mask != nullptr) {
-    params.variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data() + plan.layout_.columns);
-  }
-  launch(plan, header, params, stream);
+  if (params.variant.mask != nullptr) params.variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data());
+  launch(plan, params, stream);
 }
 
-void CudaRunner::launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const {
+void CudaRunner::launch(const CudaPlan& plan, const AttendParams& params, jit::CuStream stream) const {
   AttendArgs args;
   args.params = params;
   args.plan = plan.device_.data() + plan.layout_.plan;
@@ -131,19 +126,19 @@ void CudaRunner::launch(const CudaPlan& plan, const PlanHeader& header, const At
   args.page_size = page_size_;
   args.group_size = group_size_;
   const AttendModule::Entry& entry = *plan.entry_;
+  const int32_t num_ctas = plan.plan_.header->num_ctas;
   jit::CuLaunchAttribute early = {};
   early.id = jit::kCuLaunchProgrammaticStreamSerialization;
   early.value.programmatic_stream_serialization_allowed = 1;
-  const jit::CuLaunchConfig config = {unsigned(header.num_ctas),    1,      1,
-                                      unsigned(entry.threads),      1,      1,
-                                      unsigned(entry.shared_bytes), stream, early_launch_ ? &early : nullptr,
-                                      early_launch_ ? 1u : 0u};
+  const jit::CuLaunchConfig config = {
+      unsigned(num_ctas),     1, 1, unsigned(entry.threads), 1, 1, unsigned(entry.shared_bytes), stream, early_launch_ ? &early : nullptr,
+      early_launch_ ? 1u : 0u};
   void* list[] = {&args};
   const jit::CuResult result = driver().launch_kernel_ex(&config, entry.function, list, nullptr);
   if (result == jit::kCuSuccess) [[likely]]
     return;
   jit::fail_driver(result, "cuLaunchKernelEx",
-                   kvloom::format("{} CTAs of {} threads, {} bytes of shared memory", header.num_ctas, entry.threads, entry.shared_bytes));
+                   kvloom::format("{} CTAs of {} threads, {} bytes of shared memory", num_ctas, entry.threads, entry.shared_bytes));
 }
 
 }  // namespace kvloom::runtime

@@ -10,10 +10,9 @@
 
 namespace kvloom::runtime {
 
-/// What one copy takes to the device, byte offsets: the columns of every request's custom mask, counters (zeros: the copy repairs what an
-/// aborted launch left behind), the plan, packed. What a step does not use stays at the ends and is not copied.
+/// What one copy takes to the device, byte offsets: at 0 the columns of every request's custom mask, then counters (zeros: the copy repairs
+/// what an aborted launch left behind) and the plan, packed. What a step does not use stays at the ends and is not copied.
 struct UploadLayout {
-  int64_t columns = 0;
   int64_t counters = 0;
   int64_t plan = 0;
   int64_t bytes = 0;
@@ -26,8 +25,8 @@ class CudaPlan {
  public:
   CudaPlan(const Device& device, const UploadLayout& layout);
 
-  /// The step that counts from now on; it is not on the device yet. Both must stay where they are until it is. `mask_columns`: of each
-  /// request; custom masks only.
+  /// The step that counts from now on; it is not on the device yet. `plan` must stay where it is until the next take(),
+  /// `mask_columns` (of each request; custom masks only) until it is.
   void take(const PlanView& plan, const AttendModule::Entry& entry, Span<const int32_t> mask_columns);
 
  private:
@@ -52,19 +51,18 @@ class CudaRunner {
  public:
   CudaRunner(const Device& device, const AttentionSpec& spec);
 
-  const Device& device() const { return device_; }
   void set_scratch(const Scratch& scratch) { scratch_ = scratch; }
 
   /// Starts the one copy of the step that `plan` holds, in `stream`. Refused while the stream is being captured.
   void upload(CudaPlan& plan, jit::CuStream stream);
   /// Launches; uploads first where that has not been done. Under capture nothing but the launch is recorded.
-  void run(CudaPlan& plan, const PlanHeader& header, AttendParams params, jit::CuStream stream);
+  void run(CudaPlan& plan, AttendParams params, jit::CuStream stream);
 
  private:
   bool is_capturing(jit::CuStream stream) const;
   void copy(CudaPlan& plan, jit::CuStream stream);
   void follow(jit::CuStream earlier, jit::CuStream stream);
-  void launch(const CudaPlan& plan, const PlanHeader& header, const AttendParams& params, jit::CuStream stream) const;
+  void launch(const CudaPlan& plan, const AttendParams& params, jit::CuStream stream) const;
 
   const Device& device_;
   FastDivide page_size_, group_size_;

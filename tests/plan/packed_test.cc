@@ -22,12 +22,13 @@ TEST(Packed, SaysTheSame) {
     test::make_random(seed, c);
     const test::Planned planned(c.spec, c.capacity, c.config, c.b.batch);
     const PlanView& v = planned.view;
-    const int64_t bytes = plan::packed_bytes(v);
+    std::vector<uint64_t> out(size_t(v.header->total_bytes) / 8, ~uint64_t(0));
+    const int64_t bytes = plan::write_packed(v, reinterpret_cast<char*>(out.data()));
     ASSERT_LE(bytes, v.header->total_bytes) << "seed " << seed;
     all += v.header->total_bytes;
     packed += bytes;
-    std::vector<uint64_t> out(size_t(bytes) / 8, ~uint64_t(0));
-    plan::write_packed(v, reinterpret_cast<char*>(out.data()));
+    for (size_t i = size_t(bytes) / 8; i < out.size(); ++i)
+      ASSERT_EQ(out[i], ~uint64_t(0)) << "seed " << seed << ": written behind its end";
     const PlanView p = view_plan(out.data());
     EXPECT_EQ(p.header->total_bytes, bytes);
     EXPECT_EQ(p.header->graph_key, v.header->graph_key);
