@@ -40,7 +40,7 @@ GpuTensors::GpuTensors(const Case& c, const Batch& batch, const RunTensors& host
   array(tensors_.scale.v_per_head, c.spec.num_kv_heads);
   for (const VariantParam& p : host.params) {
     params_.push_back(p);
-    if (p.ndim > 0) params_.back().data = put(p.data, elements_of(p) * element_bytes(p));
+    if (p.ndim > 0) params_.back().data = put(p.data, elements_of(p) * size_of(p.type));
   }
   tensors_.params = {params_.data(), int64_t(params_.size())};
 }

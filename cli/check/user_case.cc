@@ -61,8 +61,6 @@ int64_t elements_of(const VariantParam& p) {
   return n;
 }
 
-int64_t element_bytes(const VariantParam& p) { return p.type == ParamType::i64 ? 8 : p.type == ParamType::u8 ? 1 : 4; }
-
 void CaseParams::make(const Case& c, int64_t positions) {
   const UserVariant* const user = c.spec.variant.user;
   if (user == nullptr) return;
@@ -80,7 +78,7 @@ void CaseParams::make(const Case& c, int64_t positions) {
       p.stride[k] = step;
       step *= p.shape[k];
     }
-    arrays_.emplace_back(step * element_bytes(p));
+    arrays_.emplace_back(step * size_of(p.type));
     p.data = arrays_.back().data();
     for (int64_t e = 0; e < step; ++e) store(arrays_.back().data(), d.type, e, value_of(c, d, uint64_t(i), uint64_t(e)));
     list_.push_back(p);

@@ -27,7 +27,5 @@ class CaseParams {
 
 /// Elements of an array.
 int64_t elements_of(const VariantParam& p);
-/// Bytes of one.
-int64_t element_bytes(const VariantParam& p);
 
 }  // namespace kvloom::check

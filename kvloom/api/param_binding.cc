@@ -8,7 +8,6 @@
 namespace kvloom::api {
 namespace {
 
-constexpr int32_t kSizes[] = {4, 4, 8, 1};
 constexpr double kMostExact = 9007199254740992.0;  // 2^53
 
 const char* dim_name(int32_t dim) {
@@ -50,7 +49,7 @@ void bind_number(const ParamDecl& d, const VariantParam& p, unsigned char* at) {
           p.number, name_of(d.type));
   const auto wide = int64_t(p.number);
   const auto narrow = int32_t(wide);
-  std::memcpy(at, d.type == ParamType::i32 ? static_cast<const void*>(&narrow) : &wide, size_t(kSizes[int(d.type)]));
+  std::memcpy(at, d.type == ParamType::i32 ? static_cast<const void*>(&narrow) : &wide, size_t(size_of(d.type)));
 }
 
 /// The layout of Array<T, ...> in variants/user.h.
@@ -69,8 +68,8 @@ void bind_array(const ParamDecl& d, const VariantParam& p, const NamedDims& dims
     elements *= p.shape[i] > 0;
   }
   require(p.data != nullptr || elements == 0, "run: params: {}: got a null pointer, wanted an array ({})", d.name, declaration_text(d));
-  require(reinterpret_cast<uintptr_t>(p.data) % uintptr_t(kSizes[int(d.type)]) == 0,
-          "run: params: {}: address: got {}, wanted a multiple of {} bytes", d.name, p.data, kSizes[int(d.type)]);
+  require(reinterpret_cast<uintptr_t>(p.data) % uintptr_t(size_of(d.type)) == 0,
+          "run: params: {}: address: got {}, wanted a multiple of {} bytes", d.name, p.data, size_of(d.type));
   std::memcpy(at, &p.data, 8);
   std::memcpy(at + 8, p.stride, size_t(d.ndim) * 8);
   for (int32_t i = 0; i < d.ndim; ++i) {

@@ -9,6 +9,8 @@ namespace kvloom {
 /// Types that a parameter of a variant may have.
 enum class ParamType : int32_t { f32 = 0, i32 = 1, i64 = 2, u8 = 3 };
 
+KVLOOM_HD constexpr int32_t size_of(ParamType t) { return t == ParamType::i64 ? 8 : t == ParamType::u8 ? 1 : 4; }
+
 inline constexpr int32_t kMaxParamDims = 3;
 
 /// Lengths of an array's dimensions, besides plain numbers.

@@ -168,7 +168,7 @@ KVLOOM_HD constexpr bool names_all(const ParamList<kCount>& list) {
   int64_t end = 0;
   for (int32_t i = 0; i < kCount; ++i) {
     const ParamDecl& d = list.decl[i];
-    const int64_t number = d.type == ParamType::i64 ? 8 : 4;
+    const int64_t number = size_of(d.type);
     const int64_t align = d.ndim > 0 ? 8 : number, bytes = d.ndim > 0 ? 8 + 8 * d.ndim + (4 * d.ndim + 7) / 8 * 8 : number;
     if (d.offset != (end + align - 1) / align * align) return false;
     end = d.offset + bytes;
