@@ -1,5 +1,6 @@
 #include "kvloom/jit/host_unit.h"
 
+#include "kvloom/jit/code_text.h"
 #include "kvloom/jit/sources.h"
 #include "kvloom/support/format.h"
 
@@ -36,10 +37,11 @@ bool is_embedded(std::string_view name) { return find_source(host_sources(), nam
 std::string with_headers(const std::string& text) {
   std::string out;
   std::set<std::string_view> seen;
-  for_each_line(text, [&](std::string_view line, size_t) {
+  const std::string code = code_of(text);
+  for_each_line(code, [&](std::string_view line, size_t) {
     const std::string_view name = included(line);
     if (!is_embedded(name)) {
-      out.append(line).append("\n");
+      out.append(text, size_t(line.data() - code.data()), line.size()).append("\n");
     } else if (seen.contains(name)) {
       out += "\n";  // a line of the user's own text: those below it keep their numbers
     } else {
@@ -51,7 +53,7 @@ std::string with_headers(const std::string& text) {
 
 std::string name_in(const std::string& text) {
   std::string name;
-  for_each_line(text, [&](std::string_view line, size_t) {
+  for_each_line(code_of(text), [&](std::string_view line, size_t) {
     if (!line.starts_with(kMacro) || !name.empty()) return;
     line.remove_prefix(kMacro.size());
     name = line.substr(0, line.find(')'));
@@ -65,7 +67,7 @@ std::string name_in(const std::string& text) {
 std::string text_fault(const std::string& text) {
   std::string fault;
   if (text.find('\0') != std::string::npos) return "got a byte of zero in the text, wanted C++";
-  for_each_line(text, [&](std::string_view line, size_t number) {
+  for_each_line(code_of(text), [&](std::string_view line, size_t number) {
     const std::string_view name = included(line);
     if (name.empty() || is_embedded(name) || !fault.empty()) return;
     fault = kvloom::format(
@@ -103,7 +105,7 @@ Unit host_unit(const VariantSpec& spec, const HostTarget& target) {
   std::string text = kvloom::format("// {}, for CPU target {}\n#define KVLOOM_TARGET {}\n#include \"kvloom/cpu/user_stage.inl\"\n", key,
                                     target.name, target.name);
   text += variant_headers(scored);
-  for_each_line(user.text, [&](std::string_view line, size_t) {
+  for_each_line(code_of(user.text), [&](std::string_view line, size_t) {
     if (is_embedded(included(line))) text += kvloom::format("#include \"{}\"\n", included(line));
   });
   text += user_text(user);

@@ -1,5 +1,7 @@
 #include "kvloom/jit/sources.h"
 
+#include "kvloom/jit/code_text.h"
+
 #include <algorithm>
 
 namespace kvloom::jit {
@@ -24,7 +26,8 @@ std::string_view included(std::string_view line) {
 
 std::vector<SourceText> headers_of(std::string_view text) {
   std::vector<SourceText> found;
-  std::vector<std::string_view> unread{text};
+  const std::string code = code_of(text);
+  std::vector<std::string_view> unread{code};
   while (!unread.empty()) {
     const std::string_view now = unread.back();
     unread.pop_back();
