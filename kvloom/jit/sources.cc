@@ -13,15 +13,15 @@ const SourceText* find_source(Span<const SourceText> list, std::string_view name
   return nullptr;
 }
 
-std::string_view included(std::string_view line) {
+std::string_view included(std::string_view line, char open, char close) {
   const auto take = [&](std::string_view word) {
     line.remove_prefix(std::min(line.find_first_not_of(" \t"), line.size()));
     if (!line.starts_with(word)) return false;
     line.remove_prefix(word.size());
     return true;
   };
-  if (!take("#") || !take("include") || !take("\"")) return {};
-  return line.substr(0, line.find('"'));
+  if (!take("#") || !take("include") || !take({&open, 1})) return {};
+  return line.substr(0, line.find(close));
 }
 
 std::vector<SourceText> headers_of(std::string_view text) {
@@ -32,10 +32,10 @@ std::vector<SourceText> headers_of(std::string_view text) {
     const std::string_view now = unread.back();
     unread.pop_back();
     for_each_line(now, [&](std::string_view line, size_t) {
-      const std::string_view name = included(line);
-      const SourceText* const source = name.empty() ? nullptr : find_source(device_sources(), name);
+      const SourceText* source = find_source(device_sources(), included(line));
+      if (source == nullptr) source = find_source(standard_sources(), included(line, '<', '>'));
       if (source == nullptr) return;
-      const bool seen = std::any_of(found.begin(), found.end(), [&](const SourceText& s) { return name == s.name; });
+      const bool seen = std::any_of(found.begin(), found.end(), [&](const SourceText& s) { return s.name == source->name; });
       if (seen) return;
       found.push_back(*source);
       unread.emplace_back(source->text);

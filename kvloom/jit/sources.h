@@ -19,11 +19,14 @@ Span<const SourceText> device_sources();
 /// Those that the CPU's part of a user's variant includes: the device's plain headers, and of the cpu room what a score stage is made of.
 Span<const SourceText> host_sources();
 
+/// What stands in for the standard headers that a user's text may include, <cmath> and <math.h>, where there is no standard library.
+Span<const SourceText> standard_sources();
+
 /// The source of that name in `list`; nullptr: there is none.
 const SourceText* find_source(Span<const SourceText> list, std::string_view name);
 
-/// The name between the quotes of an #include line, spaces wherever the language has them; "" if it is none.
-std::string_view included(std::string_view line);
+/// The name between the quotes (or other marks) of an #include line, spaces wherever the language has them; "" if it is none.
+std::string_view included(std::string_view line, char open = '"', char close = '"');
 
 /// Calls f(line, its number from 1) for every line, without its end.
 template <class F>
@@ -35,8 +38,8 @@ void for_each_line(std::string_view text, F&& f) {
   }
 }
 
-/// The headers that `text` includes, directly or not, each once, sorted by name: what a kernel made of it depends on. Names that are not
-/// among device_sources() are left out: the compiler will say so.
+/// The headers that `text` includes, directly or not, each once, sorted by name: what a kernel made of it depends on. Names that are
+/// neither of device_sources() nor of standard_sources() are left out: the compiler will say so.
 std::vector<SourceText> headers_of(std::string_view text);
 
 }  // namespace kvloom::jit

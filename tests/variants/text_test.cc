@@ -1,6 +1,8 @@
 // What is said of a text that is no variant: the user's file and line, and one sentence; and where compiled ones are kept.
 #include "kvloom/api/kernels.h"
+#include "kvloom/jit/compile.h"
 #include "kvloom/jit/host_compiler.h"
+#include "tests/jit/nvrtc_here.h"
 #include "tests/jit/temporary_folder.h"
 #include "tests/variants/variant_texts.h"
 
@@ -64,6 +66,24 @@ TEST(Text, EveryFaultIsOneSentence) {
     EXPECT_TRUE(has(text, sentence)) << body << "\n" << text;
     EXPECT_TRUE(has(text, "mine.h:")) << body << "\n" << text;
   }
+}
+
+// The host's <cmath>, and on a GPU what stands in for it.
+TEST(Text, MathHeadersServeBothCompilers) {
+  const std::string text =
+      "#include <cmath>\n  #include <math.h>\nstruct Mine {\n  static float logit(float score, const kvloom::Coord& c) {\n"
+      "    return c.kv_pos < 0 ? -INFINITY : std::tanh(score) + std::exp(-score * score) + expf(-1.0f) + std::fmax(std::abs(score), "
+      "1.0f);\n"
+      "  }\n};\nKVLOOM_VARIANT(Mine)\n";
+  VariantSpec spec;
+  spec.user = variant_from_text(text, "math.h");
+  NEED_NVRTC();
+  std::string log;
+  const jit::Unit unit{"test.math", jit::variant_headers(spec) + jit::user_text(*spec.user) +
+                                        "extern \"C\" __global__ void f(float* x, kvloom::VariantParams p) { *x = " +
+                                        jit::variant_type(spec) + "::logit(*x, kvloom::Coord{}, p); }\n"};
+  EXPECT_NO_THROW(jit::compile_unit(unit, "sm_90a", log));
+  EXPECT_FALSE(has(log, "warning")) << log;
 }
 
 TEST(Text, WhatIsDeclaredAndNowhereDefinedDoesNotCompile) {  // and so is never kept
