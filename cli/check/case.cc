@@ -29,6 +29,8 @@ const char* name_of(MaskKind m) {
       return "empty_rows";
     case MaskKind::corner:
       return "corner";
+    case MaskKind::stripes:
+      return "stripes";
   }
   return "?";
 }

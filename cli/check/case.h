@@ -20,7 +20,7 @@ enum class Placement : int32_t {
 
 enum class QView : int32_t { dense = 0, fused_qkv = 1, head_major = 2 };                       // fused: q = qkv[:, :heads]
 enum class OView : int32_t { dense = 0, every_other = 1, head_major = 2 };                     // every_other: out = big[:, ::2]
-enum class MaskKind : int32_t { none = 0, random = 1, tree = 2, empty_rows = 3, corner = 4 };  // corner: half the rows see half the keys
+enum class MaskKind : int32_t { none = 0, random = 1, tree = 2, empty_rows = 3, corner = 4, stripes = 5 };  // tests/cases/README.md says what each is
 
 /// Requests whose page lists begin with the same `pages` pages.
 struct SharedPrefix {

@@ -65,7 +65,8 @@ struct Words<MaskKind> {
                                             {MaskKind::random, "random"},
                                             {MaskKind::tree, "tree"},
                                             {MaskKind::empty_rows, "empty_rows"},
-                                            {MaskKind::corner, "corner"}};
+                                            {MaskKind::corner, "corner"},
+                                            {MaskKind::stripes, "stripes"}};
 };
 
 /// One visit of the fields serves both directions: reading takes what is there, writing leaves defaults out.

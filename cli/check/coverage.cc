@@ -9,7 +9,7 @@ constexpr DType kTypes[] = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DT
 constexpr const char* kPlacements[] = {"separate", "kv_in_page", "kv_in_row", "mla", "padded"};
 constexpr const char* kQViews[] = {"dense", "fused_qkv", "head_major"};
 constexpr const char* kOViews[] = {"dense", "every_other", "head_major"};
-constexpr const char* kMasks[] = {"none", "random", "tree", "empty_rows", "corner"};
+constexpr const char* kMasks[] = {"none", "random", "tree", "empty_rows", "corner", "stripes"};
 constexpr int32_t kPageSizes[] = {1, 2, 3, 5, 16, 17, 32, 64, 128, 256};
 
 struct Words {

@@ -76,7 +76,7 @@ void choose_rope(Random& r, Case& c) {
 
 void choose_mask(Random& r, Case& c) {
   c.spec.variant.custom_mask = true;
-  c.mask = r.pick({MaskKind::random, MaskKind::random, MaskKind::tree, MaskKind::empty_rows, MaskKind::corner});
+  c.mask = r.pick({MaskKind::random, MaskKind::random, MaskKind::tree, MaskKind::empty_rows, MaskKind::corner, MaskKind::stripes});
   c.mask_percent = r.pick({2, 50, 70, 99});
   if (c.mask != MaskKind::tree) return;
   c.spec.variant.range = KeyRange{};

@@ -89,6 +89,12 @@ void CaseData::make_mask() {
         }
         continue;
       }
+      if (case_.mask == MaskKind::stripes) {
+        for (int64_t j = 0; j < columns; ++j) {
+          if (j / 64 % 3 != 1) set(i, j);
+        }
+        continue;
+      }
       for (int64_t j = 0; j < columns; ++j) {
         if (int32_t(mix64(line + j) % 100) < case_.mask_percent) set(i, j);
       }

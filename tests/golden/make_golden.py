@@ -194,6 +194,8 @@ class Step:
             return False
         if kind == "corner":
             return i < self.case["q_len"][r] // 2 and column < self.case["kv_len"][r] // 2
+        if kind == "stripes":
+            return column // 64 % 3 != 1
         if kind == "tree":
             context = self.case["kv_len"][r] - self.case["q_len"][r]
             token, path = i, set()

@@ -175,6 +175,7 @@ struct Pass {
 #pragma unroll 1
     for (int t = 0; token < walk.end; ++t, token = after(token, 1)) {
       ring.warp_wait(there);
+      there = false;  // a tile that no row keeps anything of does not look at the next
       if (together) __syncthreads();  // this tile is there for all; everybody is done with the one before
       warp_load(t + kAhead, after(token, kAhead), ring, ring.place(kAhead));
       const TileView<C> tile = view(t, token, ring.reading, lane_offset, row0, key0);
