@@ -73,12 +73,12 @@ int warm_some(const std::vector<std::string>& keys, const std::string& arch, con
   return failed;
 }
 
-/// One process a job: compilers of one process would wait for each other.
+/// One process a job. Within one, the entries of a key compile side by side.
 int warm(const Arguments& a) {
   const std::vector<std::string> keys = keys_of(a);
   require(!keys.empty(), "cache warm: got no keys, wanted some: --key attend.sm80.bf16.d128.paged.causal, or --file FILE");
   const std::string arch = arch_of(a);
-  const int32_t cores = std::max(1, int32_t(std::thread::hardware_concurrency()));
+  const int32_t cores = std::max(1, int32_t(std::thread::hardware_concurrency()) / 2);
   const size_t jobs = size_t(std::min<int64_t>(a.jobs > 0 ? a.jobs : cores, int64_t(keys.size())));
   const UserVariant* const user = a.user();
   if (jobs == 1) return warm_some(keys, arch, user, 0, 1) > 0 ? 1 : 0;
@@ -114,7 +114,7 @@ void add(CLI::App& command, int& exit_code) {
   c->add_option("--file", a->file, "Keys, one a line; - is stdin");
   c->add_option("--arch", a->arch, "sm_80, sm_90a, ...; default: the GPU's");
   c->add_option("--variant", a->variant, "A variant of your own on top of every key (docs/variants.md)")->type_name("FILE");
-  c->add_option("--jobs", a->jobs, "Processes side by side; default: one a core")->check(kPositive);
+  c->add_option("--jobs", a->jobs, "Processes side by side; default: one for two cores")->check(kPositive);
   c->callback([a, &exit_code] { exit_code = warm(*a); });
   c = command.add_subcommand("clear", "Remove all of it");
   c->callback([] { std::printf("%lld files removed\n", static_cast<long long>(clear_kernel_cache())); });

@@ -8,6 +8,7 @@
 #include "kvloom/runtime/registry.h"
 #include "kvloom/support/check.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -84,15 +85,19 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
 }
 
 std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) {
-  return unit_of(key, arch, user).text;
+  return unit_of(key, arch, user).whole();
 }
 
 bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user) {
   const jit::Unit unit = unit_of(key, arch, user);
   const jit::Cache cache = jit::Cache::of_environment();
-  if (jit::is_cached(unit, arch, cache)) return false;
-  jit::cubin_of(unit, arch, cache);
-  if (!jit::is_cached(unit, arch, cache)) {
+  const auto is_cached = [&] {
+    const std::vector<jit::Program> programs = unit.programs();
+    return std::all_of(programs.begin(), programs.end(), [&](const jit::Program& p) { return jit::is_cached(p, arch, cache); });
+  };
+  if (is_cached()) return false;
+  jit::cubins_of(unit, arch, cache);
+  if (!is_cached()) {
     fail(ErrorCode::io,
          "cache warm: {}: compiled for {}, but not kept: the cache ({}) can't be written; name a folder that can in KVLOOM_CACHE_DIR",
          unit.key, arch, cache.folder().empty() ? "none" : cache.folder());
@@ -102,7 +107,11 @@ bool warm_kernel(const std::string& key, const std::string& arch, const UserVari
 
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user) {
   std::string log;
-  jit::compile_unit(unit_of(key, arch, user), arch, log);
+  for (const jit::Program& program : unit_of(key, arch, user).programs()) {
+    std::string words;
+    jit::compile_program(program, arch, words);
+    log += words + "\n";
+  }
   std::vector<KernelResources> list;
   for (size_t begin = 0; begin < log.size();) {
     const size_t end = std::min(log.find('\n', begin), log.size());

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <future>
 
 namespace kvloom::jit {
 namespace {
@@ -30,14 +31,12 @@ const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {
   return *nvrtc;
 }
 
-constexpr int kSplitCompileMajor = 13;  // the first that knows the option
-
-std::string compiled(const Unit& unit, const std::string& arch) {
-  nvrtc_for(unit.key, arch);  // before anything is announced
-  say(unit.key, kvloom::format("compiling for {}", arch));
-  return compile_aloud(unit.key, arch, [&] {
+std::string compiled(const Program& program, const std::string& arch) {
+  nvrtc_for(program.key, arch);  // before anything is announced
+  say(program.key, kvloom::format("compiling for {}", arch));
+  return compile_aloud(program.key, arch, [&] {
     std::string log;
-    return compile_unit(unit, arch, log);
+    return compile_program(program, arch, log);
   });
 }
 
@@ -54,12 +53,12 @@ void check_arch(const std::string& arch, const char* where) {
   if (number < 80) fail(ErrorCode::unsupported, "{}: got {}, wanted sm_80 or newer; older chips lack the instructions", where, arch);
 }
 
-CacheName cache_name(const Unit& unit, const std::string& arch) {
+CacheName cache_name(const Program& program, const std::string& arch) {
   Sha256 hash;
-  hash.add_field(unit.text);
-  for (const SourceText& header : headers_of(unit.text)) hash.add_field(header.name).add_field(header.text);
+  hash.add_field(program.text);
+  for (const SourceText& header : headers_of(program.text)) hash.add_field(header.name).add_field(header.text);
   for (const std::string& option : options_of(arch)) hash.add_field(option);
-  CacheName name{unit.key, arch, hash.hex(), ""};
+  CacheName name{program.key, arch, hash.hex(), ""};
   std::string why;
   // Without a compiler, or where none may be used, what any compiler made of the same input will do.
   if (!no_jit()) {
@@ -68,27 +67,26 @@ CacheName cache_name(const Unit& unit, const std::string& arch) {
   return name;
 }
 
-bool is_cached(const Unit& unit, const std::string& arch, const Cache& cache) {
+bool is_cached(const Program& program, const std::string& arch, const Cache& cache) {
   std::string payload;
-  return cache.find(cache_name(unit, arch), payload);
+  return cache.find(cache_name(program, arch), payload);
 }
 
-std::string compile_unit(const Unit& unit, const std::string& arch, std::string& log) {
+std::string compile_program(const Program& program, const std::string& arch, std::string& log) {
   check_arch(arch);
-  const Nvrtc& nvrtc = nvrtc_for(unit.key, arch);
-  const std::vector<SourceText> headers = headers_of(unit.text);
-  std::vector<std::string> options = options_of(arch);
-  if (nvrtc.major() >= kSplitCompileMajor) options.push_back("--split-compile=0");  // the entries side by side; the same code comes out
-  Compiled c = nvrtc.compile(unit.text, unit.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
+  const Nvrtc& nvrtc = nvrtc_for(program.key, arch);
+  const std::vector<SourceText> headers = headers_of(program.text);
+  const std::vector<std::string> options = options_of(arch);
+  Compiled c = nvrtc.compile(program.text, program.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
   log = std::move(c.log);
   if (c.ok) return std::move(c.cubin);
-  fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it for {} (options:{}); its log:\n{}", unit.key, nvrtc.version(), arch,
+  fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it for {} (options:{}); its log:\n{}", program.key, nvrtc.version(), arch,
        option_words(options), log);
 }
 
-std::string cubin_of(const Unit& unit, const std::string& arch, const Cache& cache) {
+std::string cubin_of(const Program& program, const std::string& arch, const Cache& cache) {
   check_arch(arch);
-  const CacheName name = cache_name(unit, arch);
+  const CacheName name = cache_name(program, arch);
   if (no_jit()) {
     std::string payload;
     if (cache.find(name, payload)) return payload;
@@ -96,10 +94,22 @@ std::string cubin_of(const Unit& unit, const std::string& arch, const Cache& cac
          "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"kvloom cache warm --arch "
          "{} "
          "--key {}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
-         unit.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, unit.key);
+         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.find(':')));
   }
   return cache.find_or_make(
-      name, [&] { return compiled(unit, arch); }, say_waiting);
+      name, [&] { return compiled(program, arch); }, say_waiting);
+}
+
+std::vector<std::string> cubins_of(const Unit& unit, const std::string& arch, const Cache& cache) {
+  const std::vector<Program> programs = unit.programs();
+  std::vector<std::future<std::string>> others;
+  for (size_t i = 1; i < programs.size(); ++i) {
+    others.push_back(std::async(std::launch::async, [&programs, &arch, &cache, i] { return cubin_of(programs[i], arch, cache); }));
+  }
+  std::vector<std::string> cubins;  // a future of async waits for its thread even where an error leaves it behind
+  cubins.push_back(cubin_of(programs.at(0), arch, cache));
+  for (auto& other : others) cubins.push_back(other.get());
+  return cubins;
 }
 
 }  // namespace kvloom::jit

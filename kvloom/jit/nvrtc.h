@@ -23,8 +23,6 @@ class Nvrtc {
   static const Nvrtc* find(std::string& why);
 
   const std::string& path() const { return path_; }
-  int major() const { return major_; }
-  int minor() const { return minor_; }
   /// "nvrtc 13.0": part of a cache entry's name.
   std::string version() const;
   /// Architectures it compiles for: 75, 80, 90, ...

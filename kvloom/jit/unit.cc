@@ -53,21 +53,44 @@ std::string user_text(const UserVariant& user) {
   return kvloom::format("#line 1 \"{}\"\n{}\n", file, user.text);
 }
 
+std::vector<Program> Unit::programs() const {
+  std::vector<Program> list;
+  for (const Entry& e : entries) list.push_back({key + ":" + e.name, text + e.line});
+  return list;
+}
+
+std::string Unit::whole() const {
+  std::string all = text;
+  for (const Entry& e : entries) all += e.line;
+  return all;
+}
+
 Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const AttendConfigs& configs) {
-  std::string macro = std::string("KVLOOM_") + family + "_ATTEND";
+  std::string macro = std::string("KVLOOM_") + family + "_";
   for (char& c : macro) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
   std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family) + variant_headers(spec.variant);
   if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
-  text += kvloom::format("\nnamespace {{\nusing Variant = {};\nusing Config = kvloom::{}::AttendConfig;\n", variant_type(spec.variant), family);
+  text +=
+      kvloom::format("\nnamespace {{\nusing Variant = {};\nusing Config = kvloom::{}::AttendConfig;\n", variant_type(spec.variant), family);
   const bool apart = !configs.mixed_memory.empty();
-  for (const auto& [name, config] : {std::pair{"kMemory", &configs.memory}, {"kMixedMemory", &configs.mixed_memory}, {"kCompute", &configs.compute}}) {
+  for (const auto& [name, config] :
+       {std::pair{"kMemory", &configs.memory}, {"kMixedMemory", &configs.mixed_memory}, {"kCompute", &configs.compute}}) {
     if (!config->empty()) text += kvloom::format("constexpr Config {}{{{}}};\n", name, *config);
   }
-  text += kvloom::format("}}  // namespace\n\n{}{}(kMemory, {}kCompute, Variant)\n", macro, apart ? "_APART" : "", apart ? "kMixedMemory, " : "");
-  return {key, text};
+  const char* const beside = apart ? "kMixedMemory" : "kMemory";
+  text += kvloom::format("}}  // namespace\n\n{}FACTS(kMemory, {}, kCompute, Variant)\n", macro, beside);
+  Unit unit{key, text, {}};
+  const auto add = [&](const char* name, const char* kind, const std::string& of) {
+    unit.entries.push_back({name, kvloom::format("{}{}({}, {}, Variant)\n", macro, kind, name, of)});
+  };
+  add("attend_memory", "ATTEND", "kMemory");
+  add("attend_compute", "ATTEND", "kCompute");
+  add("attend_mixed", "ATTEND_MIXED", std::string(beside) + ", kCompute");
+  if (apart) add("attend_small", "ATTEND", beside);
+  return unit;
 }
 
-Unit ops_unit() {
+Program ops_program() {
   return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n"};
 }
 

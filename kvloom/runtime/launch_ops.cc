@@ -38,15 +38,15 @@ Ops& ops_of(const Device& device) {
 void load(const Device& device, Ops& ops) {
   std::lock_guard lock(ops.mutex);
   if (ops.loaded) return;
-  const jit::Unit unit = jit::ops_unit();
-  const std::string cubin = jit::cubin_of(unit, device.target().arch);
+  const jit::Program program = jit::ops_program();
+  const std::string cubin = jit::cubin_of(program, device.target().arch);
   const ContextGuard guard(device);
   jit::CuModule module = nullptr;
   check_driver(driver().module_load_data(&module, cubin.data()), "cuModuleLoadData",
-               unit.key + "; it can't be loaded while a stream of this thread is being captured");
+               program.key + "; it can't be loaded while a stream of this thread is being captured");
   for (const auto& [function, name] :
        {std::pair{&ops.append_kv, "append_kv"}, {&ops.apply_rope, "apply_rope"}, {&ops.merge_states, "merge_states"}}) {
-    check_driver(driver().module_get_function(function, module, name), "cuModuleGetFunction", unit.key + ": " + name);
+    check_driver(driver().module_get_function(function, module, name), "cuModuleGetFunction", program.key + ": " + name);
   }
   ops.loaded = true;
 }

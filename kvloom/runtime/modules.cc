@@ -1,11 +1,13 @@
 #include "kvloom/runtime/modules.h"
 
+#include "kvloom/contract/unit_facts.h"
 #include "kvloom/jit/compile.h"
 #include "kvloom/support/check.h"
+#include "kvloom/support/format.h"
+#include "kvloom/support/made_once.h"
 
-#include <map>
+#include <algorithm>
 #include <memory>
-#include <mutex>
 
 namespace kvloom::runtime {
 namespace {
@@ -13,24 +15,33 @@ namespace {
 using jit::check_driver;
 using jit::driver;
 
-constexpr const char* kEntryNames[3] = {"attend_memory", "attend_compute", "attend_mixed"};
-constexpr int kFactsAnEntry = 3;  // threads, dynamic shared bytes, CTAs an SM aimed at
+/// In the order of AttendModule::entries.
+struct EntryOfUnit {
+  const char* name;
+  UnitFacts::Entry UnitFacts::*facts;
+};
+constexpr EntryOfUnit kEntries[AttendModule::kEntries] = {{"attend_memory", &UnitFacts::memory},
+                                                          {"attend_compute", &UnitFacts::compute},
+                                                          {"attend_mixed", &UnitFacts::mixed},
+                                                          {"attend_small", &UnitFacts::small}};
 
-void read_facts(jit::CuModule module, const std::string& key, int32_t (&facts)[16]) {
+UnitFacts read_facts(jit::CuModule module, const std::string& key) {
   jit::CuAddress address = 0;
   size_t bytes = 0;
   check_driver(driver().module_get_global(&address, &bytes, module, "kvloom_facts"), "cuModuleGetGlobal", key + " has no kvloom_facts");
-  if (bytes < sizeof facts) fail(ErrorCode::internal, "{}: kvloom_facts: got {} bytes, wanted {}", key, bytes, sizeof facts);
-  check_driver(driver().memcpy_dtoh(facts, address, sizeof facts), "cuMemcpyDtoH", key);
+  UnitFacts facts{};
+  if (bytes != sizeof facts) fail(ErrorCode::internal, "{}: kvloom_facts: got {} bytes, wanted {}", key, bytes, sizeof facts);
+  check_driver(driver().memcpy_dtoh(&facts, address, sizeof facts), "cuMemcpyDtoH", key);
+  return facts;
 }
 
-AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, const char* name, const int32_t* facts,
+AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, const char* name, const UnitFacts::Entry& facts,
                                const GpuTarget& target) {
   const jit::Driver& d = driver();
   AttendModule::Entry e;
   check_driver(d.module_get_function(&e.function, module, name), "cuModuleGetFunction", key + ": " + name);
-  e.threads = facts[0];
-  e.shared_bytes = facts[1];
+  e.threads = facts.threads;
+  e.shared_bytes = facts.shared_bytes;
   if (e.shared_bytes > target.shared_bytes_block) {
     fail(ErrorCode::internal, "{}: {}: got {} bytes of shared memory to ask for, wanted at most {} on {}", key, name, e.shared_bytes,
          target.shared_bytes_block, target.name);
@@ -44,47 +55,35 @@ AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, con
     fail(ErrorCode::internal, "{}: {}: got no CTA that fits an SM of {} ({} threads, {} registers, {} bytes of shared memory), wanted one",
          key, name, target.name, e.threads, e.registers, e.shared_bytes);
   }
-  if (facts[2] > 0 && facts[2] < e.ctas_per_sm) e.ctas_per_sm = facts[2];
+  if (facts.ctas_per_sm > 0 && facts.ctas_per_sm < e.ctas_per_sm) e.ctas_per_sm = facts.ctas_per_sm;
   return e;
 }
 
 AttendModule load(const Device& device, const jit::Unit& unit) {
-  const std::string cubin = jit::cubin_of(unit, device.target().arch);
+  const std::vector<std::string> cubins = jit::cubins_of(unit, device.target().arch);
   const ContextGuard guard(device);
-  jit::CuModule module = nullptr;  // for the life of the process
-  check_driver(driver().module_load_data(&module, cubin.data()), "cuModuleLoadData",
-               unit.key + "; it can't be loaded while a stream of this thread is being captured");
-  int32_t facts[16] = {};
-  read_facts(module, unit.key, facts);
   AttendModule loaded;
-  for (int i = 0; i < 3; ++i) loaded.entries[i] = make_entry(module, unit.key, kEntryNames[i], facts + i * kFactsAnEntry, device.target());
-  const int32_t small[kFactsAnEntry] = {facts[kFactsAnEntry], facts[14], facts[15]};
-  loaded.entries[3] = small[1] > 0 ? make_entry(module, unit.key, "attend_small", small, device.target()) : loaded.entries[0];
+  for (size_t i = 0; i < cubins.size(); ++i) {
+    jit::CuModule module = nullptr;  // for the life of the process
+    check_driver(driver().module_load_data(&module, cubins[i].data()), "cuModuleLoadData",
+                 unit.key + "; it can't be loaded while a stream of this thread is being captured");
+    const EntryOfUnit* const entry =
+        std::find_if(kEntries, kEntries + AttendModule::kEntries, [&](const EntryOfUnit& e) { return unit.entries[i].name == e.name; });
+    if (entry == kEntries + AttendModule::kEntries)
+      fail(ErrorCode::internal, "{}: got an entry {}, wanted one of attention's", unit.key, unit.entries[i].name);
+    const UnitFacts facts = read_facts(module, unit.key);
+    loaded.entries[entry - kEntries] = make_entry(module, unit.key, entry->name, facts.*entry->facts, device.target());
+  }
+  if (loaded.entries[3].function == nullptr) loaded.entries[3] = loaded.entries[0];
   return loaded;
-}
-
-/// One unit on one device. Its own lock: threads that want other units do not wait for this one's compiler.
-struct Slot {
-  std::mutex mutex;
-  std::unique_ptr<const AttendModule> module;
-};
-
-Slot& slot_of(const Device& device, const jit::Unit& unit) {
-  static std::mutex mutex;
-  static auto* const slots = new std::map<std::pair<int32_t, std::string>, std::unique_ptr<Slot>>;
-  std::lock_guard lock(mutex);
-  std::unique_ptr<Slot>& slot = (*slots)[{device.target().device, unit.text}];
-  if (!slot) slot = std::make_unique<Slot>();
-  return *slot;
 }
 
 }  // namespace
 
 const AttendModule& attend_module(const Device& device, const jit::Unit& unit) {
-  Slot& slot = slot_of(device, unit);
-  std::lock_guard lock(slot.mutex);
-  if (!slot.module) slot.module = std::make_unique<const AttendModule>(load(device, unit));
-  return *slot.module;
+  static auto* const modules = new MadeOnce<AttendModule>;
+  return modules->get(kvloom::format("{}\n{}", device.target().device, unit.whole()),
+                      [&] { return std::make_unique<const AttendModule>(load(device, unit)); });
 }
 
 }  // namespace kvloom::runtime

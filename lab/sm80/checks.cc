@@ -167,10 +167,10 @@ SchedulerConfig scheduler(const lab::Unit& unit, const UnitInfo& u, const Schedu
   SchedulerConfig cfg;
   cfg.num_ctas = how.ctas;
   cfg.policy = u.fixed ? Policy::fixed_split : how.policy;
-  cfg.split_tokens = 2 * unit.facts[10];
+  cfg.split_tokens = 2 * unit.facts[13];
   for (int i = 0; i < 2; ++i) {
-    cfg.classes[i].tile_rows = unit.facts[9 + 2 * i];
-    cfg.classes[i].tile_kv = unit.facts[10 + 2 * i];
+    cfg.classes[i].tile_rows = unit.facts[12 + 2 * i];
+    cfg.classes[i].tile_kv = unit.facts[13 + 2 * i];
     cfg.classes[i].heads_per_item = how.heads;
     cfg.classes[i].cost_per_token = 10;
     cfg.classes[i].cost_per_item = 300;

@@ -27,7 +27,7 @@ constexpr const char* kKindNames[] = {"attend_memory", "attend_compute", "attend
 class Unit {
  public:
   virtual ~Unit() = default;
-  int32_t facts[16] = {};
+  int32_t facts[18] = {};
   bool early = false;  // programmatic dependent launch: behind the launch before, without waiting for its end
   virtual void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) = 0;
 };

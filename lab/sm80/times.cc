@@ -221,7 +221,7 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
   if (u.fixed) cfg.policy = Policy::fixed_split, cfg.split_tokens = 1024;
   cfg.compute_rows_above = big ? 0 : 16;
   for (int i = 0; i < 2; ++i) {
-    cfg.classes[i].tile_rows = unit.facts[9 + 2 * i], cfg.classes[i].tile_kv = unit.facts[10 + 2 * i];
+    cfg.classes[i].tile_rows = unit.facts[12 + 2 * i], cfg.classes[i].tile_kv = unit.facts[13 + 2 * i];
     cfg.classes[i].cost_per_token = i == 0 ? 15 * unit.facts[2] : 45, cfg.classes[i].cost_per_item = 2500;
   }
   cfg.cost_partial = 1000, cfg.cost_merge = 2500;

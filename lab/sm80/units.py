@@ -104,12 +104,11 @@ def text(u):
 
 def entries(only):
     if not only:
-        return "KVLOOM_SM80_ATTEND_APART(kMemory, kMixedMemory, kCompute, Variant)\n"
+        return ("KVLOOM_SM80_FACTS(kMemory, kMixedMemory, kCompute, Variant)\nKVLOOM_SM80_ATTEND(attend_memory, kMemory, Variant)\n"
+                "KVLOOM_SM80_ATTEND(attend_compute, kCompute, Variant)\nKVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n"
+                "KVLOOM_SM80_ATTEND(attend_small, kMixedMemory, Variant)\n")
     c = "kCompute" if only == "compute" else "kMemory"
-    one = f"{c}.threads(), kvloom::sm80::shared_bytes<{c}, Variant>(), {c}.ctas_per_sm"
-    return (f'extern "C" __global__ void __launch_bounds__({c}.threads(), {c}.ctas_per_sm) attend_{only}(const __grid_constant__ kvloom::AttendArgs args) {{\n'
-            f"  extern __shared__ __align__(128) char kvloom_shared[];\n  kvloom::sm80::block_run<{c}, Variant>(args, kvloom_shared);\n}}\n"
-            f'extern "C" __device__ int32_t kvloom_facts[16] = {{{one}, {one}, {one}, {c}.tile_rows, {c}.tile_kv, {c}.tile_rows, {c}.tile_kv}};\n')
+    return f"KVLOOM_SM80_FACTS({c}, {c}, {c}, Variant)\nKVLOOM_SM80_ATTEND(attend_{only}, {c}, Variant)\n"
 
 
 def row(u):

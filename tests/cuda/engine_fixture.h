@@ -43,7 +43,7 @@ class GpuEngine : public testing::Test {
     watchdog_.arm(testing::UnitTest::GetInstance()->current_test_info()->name());
     gpu.reset();
     gpu.add_kernel(gpu_spec());
-    gpu.add_unit(jit::ops_unit());
+    gpu.add_program(jit::ops_program());
   }
   void TearDown() override {
     gpu_synchronize(0);

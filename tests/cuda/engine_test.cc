@@ -244,7 +244,7 @@ TEST_F(CudaEngine, ThreadsWithEnginesOfTheirOwn) {
     });
   }
   for (std::thread& t : threads) t.join();
-  EXPECT_EQ(gpu.count("cuModuleLoadData"), 1);
+  EXPECT_EQ(gpu.count("cuModuleLoadData"), 3);  // each entry once
   for (size_t i = 0; i < 8; ++i) expect_device_right(on_gpu[i], steps[i], std::to_string(i));
 }
 

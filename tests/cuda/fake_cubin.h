@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/unit_facts.h"
 
 #include <cstring>
 #include <string>
@@ -11,7 +12,7 @@ namespace kvloom::test {
 struct FakeCubin {
   char magic[8] = {'F', 'A', 'K', 'E', 'C', 'U', 'B', '1'};
   AttentionSpec spec;
-  int32_t facts[16] = {128, 70000, 3, 128, 100000, 2, 128, 100000, 2, 0, 0, 0, 0, 0, 90000, 2};
+  UnitFacts facts = {{128, 70000, 3}, {128, 100000, 2}, {128, 100000, 2}, {128, 90000, 2}, {16, 64}, {128, 64}, {16, 128}};
 
   std::string bytes() const { return std::string(reinterpret_cast<const char*>(this), sizeof *this); }
 };

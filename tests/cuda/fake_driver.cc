@@ -229,7 +229,7 @@ CuResult cuModuleGetFunction(CuFunction* f, CuModule m, const char* name) {
 }
 CuResult cuModuleGetGlobal_v2(CuAddress* a, size_t* bytes, CuModule m, const char* name) {
   if (std::string(name) != "kvloom_facts") return kNotFound;
-  *a = reinterpret_cast<CuAddress>(reinterpret_cast<Module*>(m)->cubin.facts);
+  *a = reinterpret_cast<CuAddress>(&reinterpret_cast<Module*>(m)->cubin.facts);
   return *bytes = sizeof(test::FakeCubin::facts), kCuSuccess;
 }
 CuResult cuFuncGetAttribute(int* v, CuFunctionAttribute a, CuFunction) { return *v = a == kCuFunctionRegisters ? 128 : 0, kCuSuccess; }

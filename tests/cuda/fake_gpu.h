@@ -34,8 +34,8 @@ class FakeGpu {
   bool last_early() const { return controls_.last_early() != 0; }
   /// Puts a kernel for `spec` into the cache: one spec a key, for the life of the process.
   void add_kernel(const AttentionSpec& spec, bool fixed_split = false, int32_t shared_bytes = 0);
-  /// The same for a unit that is no attention: the operations around it (jit::ops_unit()), a program of the tool's own.
-  void add_unit(const jit::Unit& unit);
+  /// The same for what is no attention: the operations around it (jit::ops_program()), a program of the tool's own.
+  void add_program(const jit::Program& program);
 
  private:
   FakeGpu();

@@ -59,17 +59,21 @@ FakeGpu& FakeGpu::get() {
 void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shared_bytes) {
   if (!is_fake()) return;
   const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, fixed_split});
-  jit::CacheName name = jit::cache_name(choice.unit, choice.gpu.arch);
-  name.compiler = "fake";
   FakeCubin cubin;
   cubin.spec = spec;
-  for (int entry = 0; shared_bytes > 0 && entry < 3; ++entry) cubin.facts[3 * entry + 1] = shared_bytes;
-  ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
+  for (UnitFacts::Entry* entry : {&cubin.facts.memory, &cubin.facts.compute, &cubin.facts.mixed}) {
+    if (shared_bytes > 0) entry->shared_bytes = shared_bytes;
+  }
+  for (const jit::Program& program : choice.unit.programs()) {
+    jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
+    name.compiler = "fake";
+    ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
+  }
 }
 
-void FakeGpu::add_unit(const jit::Unit& unit) {
+void FakeGpu::add_program(const jit::Program& program) {
   if (!is_fake()) return;
-  jit::CacheName name = jit::cache_name(unit, "sm_90a");
+  jit::CacheName name = jit::cache_name(program, "sm_90a");
   name.compiler = "fake";
   ASSERT_TRUE(jit::Cache::of_environment().store(name, FakeCubin().bytes()));
 }

@@ -22,8 +22,8 @@ class CudaReplay : public testing::Test {
  protected:
   void SetUp() override {
     gpu.reset();
-    gpu.add_unit(jit::ops_unit());
-    gpu.add_unit({"replay.kernels", kGpuKernels});
+    gpu.add_program(jit::ops_program());
+    gpu.add_program({"replay.kernels", kGpuKernels});
   }
   void TearDown() override { gpu.set_spec(nullptr); }
 

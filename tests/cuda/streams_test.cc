@@ -126,7 +126,7 @@ extern "C" __global__ void poison_shared(unsigned long long word) {
 
 // B17: after a kernel that leaves NaN in all shared memory.
 TEST_F(GpuStreams, B17_SharedMemoryFullOfNan) {
-  gpu.add_unit({"test.poison", kPoisonText});
+  gpu.add_program({"test.poison", kPoisonText});
   GpuProgram poison(0, "test.poison", kPoisonText);
   Lane lane({{11, 17}, {11, 12}, {11, 15}, {11, 11}, {11, 18}, {12, 34}, {1, 1000}, {50, 300}}, 3, large());
   lane.tensors.poison();

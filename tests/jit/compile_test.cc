@@ -22,7 +22,7 @@ using test::TemporaryFolder;
 
 constexpr const char* kArchs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", "sm_120a"};
 
-Unit small_unit(const char* key = "test.small", const char* body = "*out = kvloom::FastDivide(7).divide(50);") {
+Program small_program(const char* key = "test.small", const char* body = "*out = kvloom::FastDivide(7).divide(50);") {
   return {key, std::string("#include \"kvloom/base/fast_divide.h\"\nextern \"C\" __global__ void f(unsigned* out) { ") + body + " }\n"};
 }
 
@@ -63,10 +63,10 @@ TEST(Sources, EveryHeaderCompiles) {
   for (const SourceText& s : device_sources()) {
     if (!is_for_devices(s)) continue;
     const std::string line = std::string("#include \"") + s.name + "\"\n";
-    EXPECT_NO_THROW(compile_unit({s.name, line}, "sm_90a", log)) << s.name;
+    EXPECT_NO_THROW(compile_program({s.name, line}, "sm_90a", log)) << s.name;
     all += line;
   }
-  for (const char* arch : kArchs) EXPECT_NO_THROW(compile_unit({"test.all", all}, arch, log)) << arch;
+  for (const char* arch : kArchs) EXPECT_NO_THROW(compile_program({"test.all", all}, arch, log)) << arch;
 }
 
 TEST(Compile, GivesACubinAndKeepsIt) {
@@ -74,32 +74,32 @@ TEST(Compile, GivesACubinAndKeepsIt) {
   const TemporaryFolder folder;
   const Cache cache(folder.path());
   testing::internal::CaptureStderr();
-  const std::string first = cubin_of(small_unit(), "sm_90a", cache);
+  const std::string first = cubin_of(small_program(), "sm_90a", cache);
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_TRUE(has(said, "test.small: compiled for sm_90a in ")) << said;
   EXPECT_EQ(first.substr(1, 3), "ELF");
   testing::internal::CaptureStderr();
-  EXPECT_EQ(cubin_of(small_unit(), "sm_90a", cache), first);
+  EXPECT_EQ(cubin_of(small_program(), "sm_90a", cache), first);
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_TRUE(is_cached(small_unit(), "sm_90a", cache));
-  EXPECT_FALSE(is_cached(small_unit(), "sm_80", cache));
+  EXPECT_TRUE(is_cached(small_program(), "sm_90a", cache));
+  EXPECT_FALSE(is_cached(small_program(), "sm_80", cache));
 }
 
 // B96: two constants are two kernels.
 TEST(Compile, EveryPartOfTheInputIsInTheName) {
-  const CacheName a = cache_name(small_unit(), "sm_90a");
-  EXPECT_NE(a.input, cache_name(small_unit("test.small", "*out = 8;"), "sm_90a").input);
-  EXPECT_NE(a.input, cache_name(small_unit(), "sm_80").input);
-  Unit other = small_unit();
+  const CacheName a = cache_name(small_program(), "sm_90a");
+  EXPECT_NE(a.input, cache_name(small_program("test.small", "*out = 8;"), "sm_90a").input);
+  EXPECT_NE(a.input, cache_name(small_program(), "sm_80").input);
+  Program other = small_program();
   other.text = "#include \"kvloom/base/math.h\"\n" + other.text;
   EXPECT_NE(a.input, cache_name(other, "sm_90a").input);
-  EXPECT_EQ(a.input, cache_name(small_unit(), "sm_90a").input);
+  EXPECT_EQ(a.input, cache_name(small_program(), "sm_90a").input);
 }
 
 // B99: the whole log, and where in the user's text it is.
 TEST(Compile, ErrorsCarryTheLog) {
   NEED_NVRTC();
-  const Unit broken = small_unit("test.broken", "\n#line 7 \"mine.h\"\n *out = no_such_thing; also_missing();\n");
+  const Program broken = small_program("test.broken", "\n#line 7 \"mine.h\"\n *out = no_such_thing; also_missing();\n");
   const std::string text = error_of([&] { cubin_of(broken, "sm_90a", Cache("")); }, ErrorCode::invalid_argument);
   EXPECT_TRUE(has(text, "test.broken")) << text;
   EXPECT_TRUE(has(text, "mine.h(7)")) << text;
@@ -115,7 +115,7 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
   spec.variant.soft_cap = 30.0f;
   const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec,
                                 {".tile_rows = 16", ".tile_rows = 64", ".tile_rows = 16, .tile_kv = 32"});
-  EXPECT_EQ(unit.text,
+  EXPECT_EQ(unit.whole(),
             "// attend.sm80.bf16.d128.paged.alibi.softcap\n"
             "#include \"kvloom/device/sm80/unit.cuh\"\n"
             "#include \"kvloom/variants/alibi.h\"\n"
@@ -130,7 +130,14 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
             "constexpr Config kCompute{.tile_rows = 64};\n"
             "}  // namespace\n"
             "\n"
-            "KVLOOM_SM80_ATTEND_APART(kMemory, kMixedMemory, kCompute, Variant)\n");
+            "KVLOOM_SM80_FACTS(kMemory, kMixedMemory, kCompute, Variant)\n"
+            "KVLOOM_SM80_ATTEND(attend_memory, kMemory, Variant)\n"
+            "KVLOOM_SM80_ATTEND(attend_compute, kCompute, Variant)\n"
+            "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n"
+            "KVLOOM_SM80_ATTEND(attend_small, kMixedMemory, Variant)\n");
+  ASSERT_EQ(unit.programs().size(), 4u);
+  EXPECT_EQ(unit.programs()[2].key, "attend.sm80.bf16.d128.paged.alibi.softcap:attend_mixed");
+  EXPECT_EQ(unit.programs()[2].text, unit.text + "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n");
 }
 
 TEST(Unit, VariantsAreComposedInOrder) {
@@ -169,15 +176,15 @@ TEST(Compile, NoJitNamesTheKeyAndTheRemedy) {
   const TemporaryFolder folder;
   const Cache cache(folder.path());
   const Environment no_jit("KVLOOM_NO_JIT", "1");
-  const std::string text = error_of([&] { cubin_of(small_unit(), "sm_90a", cache); }, ErrorCode::unsupported);
+  const std::string text = error_of([&] { cubin_of(small_program(), "sm_90a", cache); }, ErrorCode::unsupported);
   EXPECT_TRUE(has(text, "test.small")) << text;
   EXPECT_TRUE(has(text, folder.path())) << text;
   EXPECT_TRUE(has(text, "kvloom cache warm --arch sm_90a --key test.small")) << text;
   // What another machine made serves.
-  CacheName name = cache_name(small_unit(), "sm_90a");
+  CacheName name = cache_name(small_program(), "sm_90a");
   name.compiler = "nvrtc 12.9";
   ASSERT_TRUE(cache.store(name, "cubin"));
-  EXPECT_EQ(cubin_of(small_unit(), "sm_90a", cache), "cubin");
+  EXPECT_EQ(cubin_of(small_program(), "sm_90a", cache), "cubin");
 }
 
 TEST(Compile, ArchsAreChecked) {
@@ -191,7 +198,7 @@ TEST(Compile, ArchsAreChecked) {
   }
   error_of([] { check_arch("sm_75"); }, ErrorCode::unsupported);
   NEED_NVRTC();
-  const std::string text = error_of([] { cubin_of(small_unit(), "sm_99", Cache("")); }, ErrorCode::unsupported);
+  const std::string text = error_of([] { cubin_of(small_program(), "sm_99", Cache("")); }, ErrorCode::unsupported);
   EXPECT_TRUE(has(text, "sm_99") && has(text, "sm_90")) << text;
 }
 
@@ -201,7 +208,7 @@ TEST(CompileDeathTest, MissingNvrtcIsNamed) {
   EXPECT_EXIT(
       {
         ::setenv("KVLOOM_NVRTC", "/nowhere", 1);
-        const std::string text = error_of([] { cubin_of(small_unit(), "sm_90a", Cache("")); }, ErrorCode::unsupported);
+        const std::string text = error_of([] { cubin_of(small_program(), "sm_90a", Cache("")); }, ErrorCode::unsupported);
         std::fputs(text.c_str(), stderr);
         std::exit(testing::Test::HasFailure() ? 1 : 0);
       },

@@ -11,23 +11,23 @@ extern const char kGpuKernels[];
 namespace kvloom::jit {
 namespace {
 
-void expect_compiles(const Unit& unit, const std::vector<const char*>& entries) {
+void expect_compiles(const Program& program, const std::vector<const char*>& entries) {
   for (const char* arch : {"sm_80", "sm_90a"}) {
     std::string log;
-    const std::string cubin = compile_unit(unit, arch, log);
+    const std::string cubin = compile_program(program, arch, log);
     EXPECT_FALSE(cubin.empty());
-    EXPECT_EQ(log.find("warning"), std::string::npos) << unit.key << ", " << arch << ":\n" << log;
+    EXPECT_EQ(log.find("warning"), std::string::npos) << program.key << ", " << arch << ":\n" << log;
     for (const char* entry : entries) EXPECT_NE(log.find(entry), std::string::npos) << entry << ":\n" << log;
     for (size_t at = log.find(" bytes spill stores"); at != std::string::npos; at = log.find(" bytes spill stores", at + 1)) {
       const size_t number = log.rfind(' ', at - 1) + 1;
-      EXPECT_LE(std::stoi(log.substr(number, at - number)), 8) << unit.key << ", " << arch << ":\n" << log;
+      EXPECT_LE(std::stoi(log.substr(number, at - number)), 8) << program.key << ", " << arch << ":\n" << log;
     }
   }
 }
 
 TEST(OtherUnits, AroundAttention) {
   NEED_NVRTC();
-  expect_compiles(ops_unit(), {"append_kv", "apply_rope", "merge_states"});
+  expect_compiles(ops_program(), {"append_kv", "apply_rope", "merge_states"});
 }
 
 TEST(OtherUnits, OfAReplay) {

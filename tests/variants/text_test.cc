@@ -79,10 +79,10 @@ TEST(Text, MathHeadersServeBothCompilers) {
   spec.user = variant_from_text(text, "math.h");
   NEED_NVRTC();
   std::string log;
-  const jit::Unit unit{"test.math", jit::variant_headers(spec) + jit::user_text(*spec.user) +
-                                        "extern \"C\" __global__ void f(float* x, kvloom::VariantParams p) { *x = " +
-                                        jit::variant_type(spec) + "::logit(*x, kvloom::Coord{}, p); }\n"};
-  EXPECT_NO_THROW(jit::compile_unit(unit, "sm_90a", log));
+  const jit::Program program{"test.math", jit::variant_headers(spec) + jit::user_text(*spec.user) +
+                                              "extern \"C\" __global__ void f(float* x, kvloom::VariantParams p) { *x = " +
+                                              jit::variant_type(spec) + "::logit(*x, kvloom::Coord{}, p); }\n"};
+  EXPECT_NO_THROW(jit::compile_program(program, "sm_90a", log));
   EXPECT_FALSE(has(log, "warning")) << log;
 }
 

@@ -72,69 +72,88 @@ struct RowPartials {
   }
 };
 
-/// Four dims of a row, d0 .. d0 + 3, merged by one warp; all lanes call it, lanes past `dims` do no loads. How the weights come about:
-/// `kSum`: all are 1. In turn (fixed_split): the left fold of chunks. Else 32 partials at a time, their weights made by the lanes.
-template <bool kSum, bool kInTurn>
-__device__ __forceinline__ float4 warp_merge_dims(const Scratch& scratch, const RowPartials& row, int dims, int d0, float& lse) {
-  constexpr int kInFlight = 16;  // loads: a merge is a wait for L2, over and over
-  const int lane = int(threadIdx.x) & 31;
-  float4 acc = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  float top = neg_inf(), total = 0.0f;
-  lse = kSum ? 0.0f : neg_inf();
-  for (int32_t e0 = 0; e0 < row.count; e0 += 32) {
-    const int32_t n = min_of(32, row.count - e0);
-    const int64_t mine = lane < n ? row.at(e0 + lane) : 0;
-    float part_lse = neg_inf();
-    if (!kSum && lane < n) part_lse = scratch.partial_lse[mine];
-    float weight = 1.0f;
-    if constexpr (!kSum && !kInTurn) {
-      float block_top = part_lse;
+/// Dims d0 .. d0 + 3 of a row on their way through a merge. All lanes of a warp know all weights: they read the same few words, and need no
+/// exchange.
+struct MergedDims {
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  float top = neg_inf();  // of the LSEs seen; what the weights refer to
+  float total = 0.0f;     // of the weights
+  float lse = 0.0f;
+
+  __device__ __forceinline__ void scale(float by) { o = make_float4(o.x * by, o.y * by, o.z * by, o.w * by); }
+  /// An empty partial adds nothing, whatever it holds.
+  __device__ __forceinline__ void add(const float4& part, float weight) {
+    if (weight == 0.0f) return;
+    o = make_float4(o.x + part.x * weight, o.y + part.y * weight, o.z + part.z * weight, o.w + part.w * weight);
+  }
+
+  /// Entries e of a list, all at once: weights 2^(lse - top) of a common top.
+  template <int kParts>
+  __device__ __forceinline__ void add_weighted(const float4 (&part)[kParts], const float (&part_lse)[kParts]) {
+    float new_top = top;
 #pragma unroll
-      for (int i = 16; i > 0; i /= 2) block_top = fmaxf(block_top, __shfl_xor_sync(0xffffffffu, block_top, i));
-      const float new_top = fmaxf(top, block_top), guarded = new_top == neg_inf() ? 0.0f : new_top;
-      weight = ptx::ex2((part_lse - guarded) * kLog2e);
-      float part_total = weight;
+    for (int i = 0; i < kParts; ++i) new_top = fmaxf(new_top, part_lse[i]);
+    const float guarded = new_top == neg_inf() ? 0.0f : new_top, old = ptx::ex2((top - guarded) * kLog2e);
+    top = new_top;
+    scale(old);
+    total *= old;
 #pragma unroll
-      for (int i = 16; i > 0; i /= 2) part_total += __shfl_xor_sync(0xffffffffu, part_total, i);
-      const float old = ptx::ex2((top - guarded) * kLog2e);
-      acc = make_float4(acc.x * old, acc.y * old, acc.z * old, acc.w * old);
-      total = total * old + part_total;
-      top = new_top;
-    }
-    for (int32_t b = 0; b < n; b += kInFlight) {
-      float4 part[kInFlight];
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        const int64_t at = __shfl_sync(0xffffffffu, mine, (b + i) & 31);
-        part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (b + i < n && d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
-      }
-#pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (b + i >= n) break;
-        if constexpr (kInTurn && !kSum) {
-          const float next = __shfl_sync(0xffffffffu, part_lse, b + i);
-          if (e0 + b + i == 0) {
-            acc = part[i];
-            lse = next;
-            continue;
-          }
-          const FoldWeights w = fold_lse(lse, next);
-          acc = make_float4(fold(acc.x, part[i].x, w), fold(acc.y, part[i].y, w), fold(acc.z, part[i].z, w), fold(acc.w, part[i].w, w));
-        } else {
-          const float w = kSum ? 1.0f : __shfl_sync(0xffffffffu, weight, b + i);
-          if (w == 0.0f) continue;  // an empty partial
-          acc.x += part[i].x * w, acc.y += part[i].y * w, acc.z += part[i].z * w, acc.w += part[i].w * w;
-        }
-      }
+    for (int i = 0; i < kParts; ++i) {
+      const float weight = ptx::ex2((part_lse[i] - guarded) * kLog2e);
+      total += weight;
+      add(part[i], weight);
     }
   }
-  if constexpr (!kSum && !kInTurn) {
-    const float inverse = total == 0.0f ? 0.0f : 1.0f / total;
-    acc = make_float4(acc.x * inverse, acc.y * inverse, acc.z * inverse, acc.w * inverse);
+  __device__ __forceinline__ void finish_weighted() {
+    scale(total == 0.0f ? 0.0f : 1.0f / total);
     lse = total == 0.0f ? neg_inf() : top + ptx::lg2(total) * kLn2;
   }
-  return acc;
+
+  /// The left fold of fixed_split.
+  __device__ __forceinline__ void fold_in(const float4& part, float part_lse, bool first) {
+    if (first) {
+      o = part;
+      lse = part_lse;
+      return;
+    }
+    const FoldWeights w = fold_lse(lse, part_lse);
+    o = make_float4(fold(o.x, part.x, w), fold(o.y, part.y, w), fold(o.z, part.z, w), fold(o.w, part.w, w));
+  }
+};
+
+/// Four dims of a row, d0 .. d0 + 3 (none where d0 >= dims), merged in list order. How the weights come about: `kSum`: all are 1. In turn
+/// (fixed_split): the left fold of chunks. Else some partials at a time, by their common maximum.
+template <bool kSum, bool kInTurn>
+__device__ __forceinline__ MergedDims merge_dims(const Scratch& scratch, const RowPartials& row, int dims, int d0) {
+  constexpr int kInFlight = kInTurn ? 4 : 16;  // loads: a merge is a wait for L2, over and over; a fold is much code
+  MergedDims merged;
+#pragma unroll 1
+  for (int32_t e0 = 0; e0 < row.count; e0 += kInFlight) {
+    float4 part[kInFlight];
+    float part_lse[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      part_lse[i] = neg_inf();
+      if (e0 + i >= row.count) continue;
+      const int64_t at = row.at(e0 + i);
+      if (!kSum) part_lse[i] = scratch.partial_lse[at];
+      if (d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
+    }
+    if constexpr (kSum) {
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) merged.add(part[i], 1.0f);
+    } else if constexpr (kInTurn) {
+#pragma unroll
+      for (int i = 0; i < kInFlight; ++i) {
+        if (e0 + i < row.count) merged.fold_in(part[i], part_lse[i], e0 + i == 0);
+      }
+    } else {
+      merged.add_weighted(part, part_lse);
+    }
+  }
+  if constexpr (!kSum && !kInTurn) merged.finish_weighted();
+  return merged;
 }
 
 /// One row of a unit by one warp: partials merged in list order, then stored.
@@ -145,11 +164,12 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
   const uint32_t token = args.group_size.divide(packed);
   const int32_t q_head = int32_t((unit.kv_head + head) * args.group_size.divisor + packed - token * args.group_size.divisor);
   const RowPartials partials{plan.entries.data + unit.entry_begin, unit.entry_count, head, row};
+#pragma unroll 1
   for (int d = 0; d < dims; d += 128) {
     const int d0 = d + 4 * lane;
-    float lse;
-    const float4 o = warp_merge_dims<has_weight<V>(), kInTurn>(args.scratch, partials, dims, d0, lse);
-    const RowOutput out = row_output<V>(args, token, q_head, lse, size_of(kType));
+    const MergedDims merged = merge_dims<has_weight<V>(), kInTurn>(args.scratch, partials, dims, d0);
+    const float4& o = merged.o;
+    const RowOutput out = row_output<V>(args, token, q_head, merged.lse, size_of(kType));
     if (d0 < dims) {
       store_pair<kType>(out.o, d0, o.x * out.factor, o.y * out.factor);
       store_pair<kType>(out.o, d0 + 2, o.z * out.factor, o.w * out.factor);

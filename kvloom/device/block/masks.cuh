@@ -83,11 +83,10 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
     full &= word;
   }
 #pragma unroll
-  for (int away = kWords; away < 32; away *= 2) {
-    live |= __shfl_xor_sync(0xffffffffu, live, away);
-    full &= __shfl_xor_sync(0xffffffffu, full, away);
+  for (int i = 0; i < kWords; ++i) {
+    const uint32_t some = __reduce_or_sync(0xffffffffu, i == w ? live : 0u);
+    if (lane == i) mask.live[i] = some;
   }
-  if (lane < kWords) mask.live[lane] = live;
   const bool all = __all_sync(0xffffffffu, full == kAll);
   if (lane == 0) mask.full = all;
   __syncwarp();

@@ -11,7 +11,7 @@
   extern "C" void attend_memory_##name(const kvloom::AttendArgs);    \
   extern "C" void attend_compute_##name(const kvloom::AttendArgs);   \
   extern "C" void attend_mixed_##name(const kvloom::AttendArgs);     \
-  extern "C" int32_t kvloom_facts_##name[16];
+  extern "C" int32_t kvloom_facts_##name[18];
 #include "emulated.inc"
 #undef UNIT
 
@@ -23,7 +23,7 @@ Entry running;
 class EmulatedUnit : public Unit {
  public:
   EmulatedUnit(const int32_t* f, Entry a, Entry b, Entry c) : entry_{a, b, c} {
-    for (int i = 0; i < 16; ++i) facts[i] = f[i];
+    for (int i = 0; i < 18; ++i) facts[i] = f[i];
   }
   void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) override {
     running = entry_[kind];

@@ -74,6 +74,11 @@ inline uint32_t __ballot_sync(uint32_t, bool x) {
   return r;
 }
 inline bool __any_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) != 0; }
+inline uint32_t __reduce_or_sync(uint32_t, uint32_t x) {
+  const simt::Buffer* all = simt::warp_share(&x, sizeof x);
+  for (int i = 0; i < 32; ++i) x |= simt::from_lane<uint32_t>(all, i);
+  return x;
+}
 inline bool __all_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) == 0xffffffffu; }
 
 inline int atomicMax(int* p, int x) { int b = *p; *p = b > x ? b : x; return b; }
