@@ -66,7 +66,14 @@ void run_attend(const KernelCall& call) {
   cpu::attend(spec, plan, args.params, args.scratch, pool, target, user);
 }
 
-void run_append(const KernelCall& call) { cpu::append_kv(call.as<AppendArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
+/// The CPU's loop is given slots that append_kv checked; a GPU's are read by the kernel alone, which skips what the cache does not have.
+void run_append(const KernelCall& call) {
+  AppendArgs args = call.as<AppendArgs>();
+  std::vector<int64_t> slots(args.slot, args.slot + args.num_tokens);
+  for (int64_t& slot : slots) slot = slot < args.kv.num_pages * args.page_size ? slot : -1;
+  args.slot = slots.data();
+  cpu::append_kv(args, cpu::element_rows(cpu::best_target()), nullptr);
+}
 void run_rope(const KernelCall& call) { cpu::apply_rope(call.as<RopeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
 void run_merge(const KernelCall& call) { cpu::merge_states(call.as<MergeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
 
