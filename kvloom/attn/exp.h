@@ -56,12 +56,13 @@ KVLOOM_HD float tanh_of(float x) {
 #endif
 }
 
-/// 1 / (1 + exp(-x)). On a GPU relative error below 1e-6.
+/// 1 / (1 + exp(-x)): exactly 0 for -inf, 1 for +inf; NaN stays NaN. On a GPU relative error below 1e-6.
 KVLOOM_HD float sigmoid_of(float x) {
 #if defined(__CUDA_ARCH__)
   return __fdividef(1.0f, 1.0f + __expf(-x));
 #else
-  return 1.0f / (1.0f + exp2_of(x * -kLog2e));
+  const float e = exp2_of(x * kLog2e);  // of x, not -x: it reaches 0 but never infinity
+  return e / (1.0f + e);
 #endif
 }
 
