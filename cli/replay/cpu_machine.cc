@@ -61,8 +61,8 @@ void CpuMachine::fill_inputs(int32_t layer) {
   const size_t row = size_t(model_.head_dim_qk * size_of(options_.types.q));
   char* out = q_.data();
   for (const uint64_t token : step_.tokens()) {
-    const uint64_t hash = mix(token, 0x71 + (uint64_t(layer) << 32));
-    for (int32_t h = 0; h < model_.qo_heads; ++h, out += row) std::memcpy(out, q_values_.row(mix64(hash + uint64_t(h))), row);
+    const uint64_t hash = token_hash(token, q_salt(layer), false);
+    for (int32_t h = 0; h < model_.qo_heads; ++h, out += row) std::memcpy(out, q_values_.row(piece_of(hash, h)), row);
   }
   std::memset(o_.data(), 0xff, o_.size());
   std::memset(lse_.data(), 0xff, lse_.size() * sizeof(float));

@@ -1,7 +1,9 @@
 // What a replay does on a GPU besides attention: Q, K and V made where they are needed, pages copied and poisoned, rows fetched for the
-// check. Each kernel takes one struct; any grid and any block will do. Compiled at run time behind mix.h; the host reads the structs alone.
+// check. Each kernel takes one struct; any grid and any block will do. Compiled at run time behind mix.h and pieces.h; the host reads the
+// structs alone.
 #pragma once
 
+#include "cli/replay/pieces.h"
 #include "kvloom/base/dtype.h"
 
 namespace kvloom::replay {
@@ -18,7 +20,7 @@ struct PageEventsArgs {
   int64_t num_events;
 };
 
-/// Rows [tokens, heads] of Q, K or V: each a piece of the table at an offset hashed from token, layer and head.
+/// Rows [tokens, heads] of Q, K or V: each a piece of the table (pieces.h).
 struct FillRowsArgs {
   const char* table;
   int64_t piece_bytes;  // from piece to piece
@@ -27,7 +29,7 @@ struct FillRowsArgs {
   int64_t num_tokens;
   int64_t heads;
   uint64_t salt;
-  int32_t invert;  // V: the other half of the hashes
+  int32_t is_v;
   char* out;
 };
 
@@ -87,9 +89,7 @@ extern "C" __global__ void fill_rows(FillRowsArgs a) {
   const int64_t chunks = a.row_bytes / kChunk;
   for (int64_t i = first_index(); i < a.num_tokens * a.heads * chunks; i += index_step()) {
     const int64_t row = i / chunks, head = row % a.heads;
-    uint64_t hash = mix(a.tokens[row / a.heads], a.salt);
-    if (a.invert) hash = ~hash;
-    const uint64_t piece = (mix64(hash + uint64_t(head)) >> 32) % 65536u;
+    const uint64_t piece = piece_of(token_hash(a.tokens[row / a.heads], a.salt, a.is_v != 0), head);
     copy_chunk(a.out + i * kChunk, a.table + int64_t(piece) * a.piece_bytes + i % chunks * kChunk);
   }
 }

@@ -10,12 +10,9 @@
 
 namespace kvloom::replay {
 
-extern const char kGpuKernels[];  // mix.h and gpu_kernels.cuh
+extern const char kGpuKernels[];  // mix.h, pieces.h and gpu_kernels.cuh
 
 namespace {
-
-constexpr uint64_t kQSalt = 0x71;
-constexpr int64_t kPieceElements = int64_t(Values::kStep);
 
 GpuBuffer buffer_of(int32_t device, const void* data, int64_t bytes) {
   GpuBuffer b(device, bytes);
@@ -122,18 +119,18 @@ void GpuMachine::launch(const char* kernel, int64_t threads, void* argument) {
   program_.launch(kernel, uint32_t(blocks), uint32_t(kBlock), {argument}, stream_);
 }
 
-void GpuMachine::fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool invert,
+void GpuMachine::fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool is_v,
                            const GpuBuffer& out) {
   const Slot& slot = slots_[running_];
   FillRowsArgs a{};
   a.table = table.data();
-  a.piece_bytes = kPieceElements * size_of(dtype);
+  a.piece_bytes = kPieceStep * size_of(dtype);
   a.row_bytes = dim * size_of(dtype);
   a.tokens = slot.tokens.as<uint64_t>();
   a.num_tokens = slot.step.num_tokens();
   a.heads = heads;
   a.salt = salt;
-  a.invert = invert;
+  a.is_v = is_v;
   a.out = out.data();
   launch("fill_rows", a.num_tokens * heads * a.row_bytes / kChunk, &a);
 }
@@ -143,8 +140,8 @@ void GpuMachine::write_kv(int32_t pool) {
   const Slot& slot = slots_[running_];
   const DType type = options_.types.kv;
   const int64_t tokens = slot.step.num_tokens(), heads = model_.kv_heads;
-  fill_rows(kv_table_, type, heads, model_.head_dim_qk, uint64_t(pool) << 32, false, k_new_);
-  if (v_page_ > 0) fill_rows(kv_table_, type, heads, model_.head_dim_vo, uint64_t(pool) << 32, true, v_new_);
+  fill_rows(kv_table_, type, heads, model_.head_dim_qk, kv_salt(pool), false, k_new_);
+  if (v_page_ > 0) fill_rows(kv_table_, type, heads, model_.head_dim_vo, kv_salt(pool), true, v_new_);
   AppendBatch batch;
   batch.num_tokens = tokens;
   batch.slots = slot.places.as<int64_t>();
@@ -201,7 +198,7 @@ RunTensors GpuMachine::tensors(int32_t layer) const {
 void GpuMachine::fill_inputs(int32_t layer) {
   const AttentionSpec& s = spec(0);
   const int64_t rows = slots_[running_].step.num_tokens() * s.num_qo_heads;
-  fill_rows(q_table_, s.q_dtype, s.num_qo_heads, s.head_dim_qk, kQSalt + (uint64_t(layer) << 32), false, q_);
+  fill_rows(q_table_, s.q_dtype, s.num_qo_heads, s.head_dim_qk, q_salt(layer), false, q_);
   stream_.fill(o_.data(), 0xff, rows * s.head_dim_vo * size_of(s.o_dtype));
   stream_.fill(lse_.data(), 0xff, rows * int64_t(sizeof(float)));
 }

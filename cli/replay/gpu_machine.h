@@ -47,7 +47,7 @@ class GpuMachine : public StepMachine {
   Tensor cache(const char* base, int32_t dim, int32_t row_dim) const;
   RunTensors tensors(int32_t layer) const;
   void launch(const char* kernel, int64_t threads, void* argument);
-  void fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool invert, const GpuBuffer& out);
+  void fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool is_v, const GpuBuffer& out);
   void write_kv(int32_t pool);
   void fill_inputs(int32_t layer);
   void count_nonfinite();

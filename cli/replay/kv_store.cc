@@ -53,7 +53,7 @@ void KvStore::write_rows(char* base, int32_t dim, int32_t page, int32_t slot, ui
   const bool hnd = shape_.layout == KvLayout::hnd;
   const int64_t head_stride = hnd ? row * shape_.page_size : row;
   char* out = base + row * model_.kv_heads * shape_.page_size * page + (hnd ? row : row * model_.kv_heads) * slot;
-  for (int32_t h = 0; h < model_.kv_heads; ++h, out += head_stride) std::memcpy(out, values_.row(mix64(hash + uint64_t(h))), size_t(row));
+  for (int32_t h = 0; h < model_.kv_heads; ++h, out += head_stride) std::memcpy(out, values_.row(piece_of(hash, h)), size_t(row));
 }
 
 void KvStore::append(const Sequence& sequence, const Slice& slice, const Content& content) {
@@ -62,9 +62,8 @@ void KvStore::append(const Sequence& sequence, const Slice& slice, const Content
     const int32_t slot = int32_t(pos % shape_.page_size);
     const uint64_t token = content.token(pos, sequence.sample);
     for (int32_t p = 0; p < shape_.pools; ++p) {
-      const uint64_t hash = mix(token, uint64_t(p) << 32);
-      write_rows(pool(p), model_.head_dim_qk, page, slot, hash);
-      if (v_page_ > 0) write_rows(pool(p) + k_page_ * shape_.pages, model_.head_dim_vo, page, slot, ~hash);
+      write_rows(pool(p), model_.head_dim_qk, page, slot, token_hash(token, kv_salt(p), false));
+      if (v_page_ > 0) write_rows(pool(p) + k_page_ * shape_.pages, model_.head_dim_vo, page, slot, token_hash(token, kv_salt(p), true));
     }
   }
 }

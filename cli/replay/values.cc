@@ -3,7 +3,7 @@
 namespace kvloom::replay {
 
 Values::Values(DType dtype, uint64_t seed, float gain) : dtype_(dtype), size_(size_of(dtype)) {
-  const int64_t elements = int64_t(kPieces * kStep) + kMaxRow;
+  const int64_t elements = int64_t(kPieces) * kPieceStep + kMaxRow;
   data_.resize(size_t(elements * size_));
   for (int64_t i = 0; i < elements; ++i) {
     // Four 16-bit uniforms of one word: variance 4 * 2^32 / 12.

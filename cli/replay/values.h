@@ -1,8 +1,8 @@
-// Seeded values for Q, K and V, made at the speed of a copy: a block of random elements, of which a row is a piece at a hashed offset. The
-// hash takes in what the row is (content number, layer, head, Q, K or V), so equal prefixes hold equal data and other rows do not.
+// Seeded values for Q, K and V, made at the speed of a copy: a table of random elements, of which a row is a piece (pieces.h). The hash of
+// the piece takes in what the row is (content number, layer, head, Q, K or V), so equal prefixes hold equal data and other rows do not.
 #pragma once
 
-#include "cli/replay/random.h"
+#include "cli/replay/pieces.h"
 #include "kvloom/base/dtype.h"
 #include "kvloom/contract/params.h"
 
@@ -15,15 +15,12 @@ class Values {
   /// Roughly normal with standard deviation `gain`. Rows are at most kMaxRow elements.
   Values(DType dtype, uint64_t seed, float gain);
 
-  /// The values that belong to `hash`: as many as a row has.
-  const void* row(uint64_t hash) const { return data_.data() + piece_of(hash) * kStep * uint64_t(size_); }
-  static constexpr uint64_t piece_of(uint64_t hash) { return (hash >> 32) % kPieces; }
+  /// The values of a piece: as many as a row has.
+  const void* row(uint64_t piece) const { return data_.data() + int64_t(piece) * kPieceStep * size_; }
   const std::vector<char>& data() const { return data_; }
   DType dtype() const { return dtype_; }
 
   static constexpr int64_t kMaxRow = 1024;
-  static constexpr uint64_t kStep = 16;  // elements between pieces
-  static constexpr uint64_t kPieces = 1 << 16;
 
  private:
   DType dtype_;
@@ -40,6 +37,6 @@ struct KvValues {
 };
 KvValues kv_values(DType dtype, uint64_t seed);
 /// Seed of the values of Q.
-inline uint64_t q_seed(uint64_t seed) { return mix(seed, 0x71); }
+inline uint64_t q_seed(uint64_t seed) { return mix(seed, kQSalt); }
 
 }  // namespace kvloom::replay

@@ -30,8 +30,6 @@ void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value;
 #define KVLOOM_EMULATED
 #define __global__
 #define __device__
-#include "cli/replay/mix.h"
-
 #include "cli/replay/gpu_kernels.cuh"
 
 namespace kvloom::test {

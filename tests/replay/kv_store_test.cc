@@ -109,7 +109,7 @@ TEST(Values, AreRoughlyNormalInEveryType) {
     constexpr int kRows = 500;
     for (uint64_t i = 0; i < kRows; ++i) {
       for (int d = 0; d < 64; ++d) {
-        const double x = load_as_float(values.row(mix64(i)), dtype, d);
+        const double x = load_as_float(values.row(piece_of(i, 0)), dtype, d);
         ASSERT_TRUE(std::isfinite(x));
         sum += x;
         square += x * x;
