@@ -14,9 +14,7 @@ double microseconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 CpuMachine::CpuMachine(const Model& model, const MachineOptions& o)
-    : StepMachine(model, o),
-      store_(model, KvShape{o.types.kv, o.layout, o.page_size, o.pages, o.pools}, o.seed),
-      q_values_(o.types.q, q_seed(o.seed), 1.0f) {
+    : StepMachine(model, o), store_(model, o.kv_shape(), o.seed), q_values_(o.types.q, q_seed(o.seed), 1.0f) {
   plans_.resize(engines_.size());
 }
 

@@ -42,18 +42,16 @@ GpuMachine::GpuMachine(const Model& model, const MachineOptions& o, int64_t free
       device_(o.engine.device),
       free_before_(free_before),
       stream_(device_),
-      program_(device_, "replay.kernels", kGpuKernels) {
+      program_(device_, "replay.kernels", kGpuKernels),
+      pages_(model, o.kv_shape()) {
   const int64_t element = size_of(o.types.kv), heads = model.kv_heads;
-  k_page_ = element * o.page_size * heads * model.head_dim_qk;
-  v_page_ = model.v_in_k ? 0 : element * o.page_size * heads * model.head_dim_vo;
-  pool_bytes_ = (k_page_ + v_page_) * o.pages;
   const GpuMemory memory = gpu_memory(device_);
-  if (pool_bytes_ > memory.free_bytes / o.pools) {
+  if (pages_.pool_bytes() > memory.free_bytes / o.pools) {
     fail(ErrorCode::out_of_memory,
          "replay: KV pool: got {} bytes free of {} on GPU {}, wanted {} for {} pages x {} pools; give a smaller --kv-pool-tokens",
-         memory.free_bytes, memory.total_bytes, device_, pool_bytes_ * o.pools, o.pages, o.pools);
+         memory.free_bytes, memory.total_bytes, device_, pages_.bytes(), o.pages, o.pools);
   }
-  pools_ = GpuBuffer(device_, pool_bytes_ * o.pools);
+  pools_ = GpuBuffer(device_, pages_.bytes());
   const KvValues kv = kv_values(o.types.kv, o.seed);
   kv_table_ = table_of(device_, o.types.kv, kv.seed, kv.gain);
   q_table_ = table_of(device_, o.types.q, q_seed(o.seed), 1.0f);
@@ -63,12 +61,12 @@ GpuMachine::GpuMachine(const Model& model, const MachineOptions& o, int64_t free
   o_ = GpuBuffer(device_, rows * s.head_dim_vo * size_of(s.o_dtype));
   lse_ = GpuBuffer(device_, rows * int64_t(sizeof(float)));
   k_new_ = GpuBuffer(device_, tokens * heads * model.head_dim_qk * element);
-  if (v_page_ > 0) v_new_ = GpuBuffer(device_, tokens * heads * model.head_dim_vo * element);
+  if (!model.v_in_k) v_new_ = GpuBuffer(device_, tokens * heads * model.head_dim_vo * element);
   nonfinite_ = GpuBuffer(device_, 8);
   cycles_per_us_ = double(gpus()[size_t(device_)].clock_khz) * 1e-3;
   start_us_ = 100.0 * o.layers;  // until one was measured
   k_row_room_ = round_up<int64_t>(o.longest * model.head_dim_qk * element, 256);
-  v_row_room_ = v_page_ > 0 ? round_up<int64_t>(o.longest * model.head_dim_vo * element, 256) : 0;
+  v_row_room_ = model.v_in_k ? 0 : round_up<int64_t>(o.longest * model.head_dim_vo * element, 256);
   k_rows_ = GpuBuffer(device_, k_row_room_ * o.check_rows);
   v_rows_ = GpuBuffer(device_, v_row_room_ * o.check_rows);
   q_rows_ = GpuBuffer(device_, int64_t(o.check_rows) * s.head_dim_qk * size_of(s.q_dtype));
@@ -141,12 +139,12 @@ void GpuMachine::write_kv(int32_t pool) {
   const DType type = options_.types.kv;
   const int64_t tokens = slot.step.num_tokens(), heads = model_.kv_heads;
   fill_rows(kv_table_, type, heads, model_.head_dim_qk, kv_salt(pool), false, k_new_);
-  if (v_page_ > 0) fill_rows(kv_table_, type, heads, model_.head_dim_vo, kv_salt(pool), true, v_new_);
+  if (!model_.v_in_k) fill_rows(kv_table_, type, heads, model_.head_dim_vo, kv_salt(pool), true, v_new_);
   AppendBatch batch;
   batch.num_tokens = tokens;
   batch.slots = slot.places.as<int64_t>();
   Tensor v_new, v_pages;
-  if (v_page_ > 0) {
+  if (!model_.v_in_k) {
     v_new = Tensor::dense(v_new_.data(), type, {tokens, heads, model_.head_dim_vo});
     v_pages = v(pool);
   }
@@ -156,26 +154,6 @@ void GpuMachine::write_kv(int32_t pool) {
   where.stream = stream();
   append_kv(Tensor::dense(k_new_.data(), type, {tokens, heads, model_.head_dim_qk}), v_new, batch, k(pool), v_pages, options_.layout,
             options_.page_size, {}, {}, where);
-}
-
-/// `dim` elements of rows that are `row_dim` apart.
-Tensor GpuMachine::cache(const char* base, int32_t dim, int32_t row_dim) const {
-  const bool hnd = options_.layout == KvLayout::hnd;
-  const int64_t heads = model_.kv_heads, slots = options_.page_size;
-  Tensor t = Tensor::dense(base, options_.types.kv, {options_.pages, hnd ? heads : slots, hnd ? slots : heads, dim});
-  const int64_t stride[4] = {heads * slots * row_dim, (hnd ? slots : heads) * row_dim, row_dim, 1};
-  std::copy(stride, stride + 4, t.stride);
-  return t;
-}
-
-Tensor GpuMachine::k(int32_t layer) const {
-  return cache(pools_.data() + pool_of(layer) * pool_bytes_, model_.head_dim_qk, model_.head_dim_qk);
-}
-
-Tensor GpuMachine::v(int32_t layer) const {
-  const char* const pool = pools_.data() + pool_of(layer) * pool_bytes_;
-  if (model_.v_in_k) return cache(pool, model_.head_dim_vo, model_.head_dim_qk);
-  return cache(pool + k_page_ * options_.pages, model_.head_dim_vo, model_.head_dim_vo);
 }
 
 RunTensors GpuMachine::tensors(int32_t layer) const {
@@ -228,9 +206,9 @@ void GpuMachine::start(int32_t checked_layer, std::vector<ref::Row> rows) {
   stream_.forget_marks();
   marks_.clear();
   if (slot.num_events > 0) {
-    PageEventsArgs a{pools_.data(),  pool_bytes_, options_.pools, k_page_, v_page_, options_.pages, slot.events.as<int32_t>(),
-                     slot.num_events};
-    launch("page_events", (k_page_ + v_page_) / kChunk * options_.pools, &a);
+    PageEventsArgs a{pools_.data(),  pages_.pool_bytes(),       options_.pools, pages_.k_page(), pages_.v_page(),
+                     options_.pages, slot.events.as<int32_t>(), slot.num_events};
+    launch("page_events", (pages_.k_page() + pages_.v_page()) / kChunk * options_.pools, &a);
   }
   for (int32_t pool = 0; pool < options_.pools; ++pool) write_kv(pool);
   for (size_t kind = 0; kind < engines_.size(); ++kind) engines_[kind].upload(*slot.plans[kind], stream());
@@ -274,7 +252,7 @@ void GpuMachine::fetch_rows(int32_t layer, const std::vector<ref::Row>& rows) {
       launch("gather_rows", a.num_rows * a.row_bytes / kChunk, &a);
     };
     gather(k(layer), k_rows_.data() + int64_t(i) * k_row_room_);
-    if (v_page_ > 0) gather(v(layer), v_rows_.data() + int64_t(i) * v_row_room_);
+    if (!model_.v_in_k) gather(v(layer), v_rows_.data() + int64_t(i) * v_row_room_);
     const int64_t row = int64_t(rows[i].token) * s.num_qo_heads + rows[i].q_head;
     stream_.copy(q_rows_.data() + int64_t(i) * q_row, q_.data() + row * q_row, q_row);
     stream_.copy(o_rows_.data() + int64_t(i) * o_row, o_.data() + row * o_row, o_row);
@@ -288,13 +266,13 @@ CheckedRow GpuMachine::checked_row(size_t i) const {
   AttentionSpec s = spec(kind_of(checked_layer_));
   const int64_t keys = f.pos + 1, element = size_of(s.kv_dtype);
   std::vector<char> q(size_t(s.head_dim_qk) * size_t(size_of(s.q_dtype))), o(size_t(s.head_dim_vo) * size_t(size_of(s.o_dtype)));
-  std::vector<char> k(size_t(keys * s.head_dim_qk * element)), v(v_page_ > 0 ? size_t(keys * s.head_dim_vo * element) : 0);
+  std::vector<char> k(size_t(keys * s.head_dim_qk * element)), v(model_.v_in_k ? 0 : size_t(keys * s.head_dim_vo * element));
   CheckedRow c;
   q_rows_.download(q.data(), int64_t(q.size()), int64_t(i * q.size()));
   o_rows_.download(o.data(), int64_t(o.size()), int64_t(i * o.size()));
   lse_rows_.download(&c.lse, 4, int64_t(i) * 4);
   k_rows_.download(k.data(), int64_t(k.size()), int64_t(i) * k_row_room_);
-  if (v_page_ > 0) v_rows_.download(v.data(), int64_t(v.size()), int64_t(i) * v_row_room_);
+  if (!model_.v_in_k) v_rows_.download(v.data(), int64_t(v.size()), int64_t(i) * v_row_room_);
   c.token = f.row.token;
   c.head = f.row.q_head;
   for (int32_t d = 0; d < s.head_dim_vo; ++d) c.o.push_back(load_as_float(o.data(), s.o_dtype, d));
@@ -311,9 +289,9 @@ CheckedRow GpuMachine::checked_row(size_t i) const {
   AttendParams p;
   p.q = q.data();
   p.kv.k = k.data();
-  p.kv.v = v_page_ > 0 ? v.data() : k.data();
+  p.kv.v = model_.v_in_k ? k.data() : v.data();
   p.kv.k_page = p.kv.k_token = s.head_dim_qk;
-  p.kv.v_page = p.kv.v_token = v_page_ > 0 ? s.head_dim_vo : s.head_dim_qk;
+  p.kv.v_page = p.kv.v_token = model_.v_in_k ? s.head_dim_qk : s.head_dim_vo;
   p.kv.num_pages = keys;
   p.variant.sink = sinks_.empty() ? nullptr : sinks_.data() + f.row.q_head;
   p.variant.scale = kv_values(options_.types.kv, options_.seed).scale();

@@ -22,9 +22,8 @@ class GpuMachine : public StepMachine {
   PlanView plan_view(int32_t kind) const override { return slots_[planned_].plans[size_t(kind)]->view(); }
   int64_t device_bytes() const override { return free_before_ - gpu_memory(device_).free_bytes; }
 
-  /// [pages, heads, page_size, dim] or [pages, page_size, heads, dim] by layout; MLA: v() is part of k().
-  Tensor k(int32_t layer) const;
-  Tensor v(int32_t layer) const;
+  Tensor k(int32_t layer) const { return pages_.k(pools_.data(), layer); }
+  Tensor v(int32_t layer) const { return pages_.v(pools_.data(), layer); }
 
  private:
   GpuMachine(const Model& model, const MachineOptions& options, int64_t free_before);
@@ -43,8 +42,6 @@ class GpuMachine : public StepMachine {
   };
 
   void* stream() const { return stream_.handle(); }
-  int32_t pool_of(int32_t layer) const { return options_.pools == 1 ? 0 : layer; }
-  Tensor cache(const char* base, int32_t dim, int32_t row_dim) const;
   RunTensors tensors(int32_t layer) const;
   void launch(const char* kernel, int64_t threads, void* argument);
   void fill_rows(const GpuBuffer& table, DType dtype, int64_t heads, int64_t dim, uint64_t salt, bool is_v, const GpuBuffer& out);
@@ -59,7 +56,7 @@ class GpuMachine : public StepMachine {
   int64_t free_before_;
   GpuStream stream_;
   GpuProgram program_;
-  int64_t k_page_ = 0, v_page_ = 0, pool_bytes_ = 0;  // bytes
+  KvPages pages_;
   GpuBuffer pools_, kv_table_, q_table_, sinks_on_device_;
   GpuBuffer q_, o_, lse_, k_new_, v_new_, nonfinite_;
   Slot slots_[2];

@@ -2,19 +2,10 @@
 #pragma once
 
 #include "cli/replay/batcher.h"
-#include "cli/replay/models.h"
+#include "cli/replay/kv_pages.h"
 #include "cli/replay/values.h"
-#include "kvloom/api/engine.h"
 
 namespace kvloom::replay {
-
-struct KvShape {
-  DType dtype = DType::bf16;
-  KvLayout layout = KvLayout::hnd;
-  int32_t page_size = 16;
-  int64_t pages = 0;
-  int32_t pools = 1;
-};
 
 class KvStore {
  public:
@@ -30,27 +21,24 @@ class KvStore {
   /// Writes K and V of tokens [slice.kv_len - slice.q_len, slice.kv_len) of a sequence in every pool.
   void append(const Sequence& sequence, const Slice& slice, const Content& content);
 
-  /// [pages, heads, page_size, dim] or [pages, page_size, heads, dim] by layout. MLA: v() is part of k().
-  Tensor k(int32_t layer) const;
-  Tensor v(int32_t layer) const;
+  Tensor k(int32_t layer) const { return pages_.k(memory_, layer); }
+  Tensor v(int32_t layer) const { return pages_.v(memory_, layer); }
   KvLayout layout() const { return shape_.layout; }
-  ScaleParams scale() const;
+  ScaleParams scale() const { return kv_.scale(); }
 
   int32_t pools() const { return shape_.pools; }
   /// Bytes of one token in one pool.
   int64_t token_bytes() const { return model_.kv_elements() * element_; }
 
  private:
-  Tensor view(const char* base, int32_t dim, int32_t row_dim) const;
-  char* pool(int32_t layer) const { return memory_ + (shape_.pools == 1 ? 0 : layer) * pool_bytes_; }
+  char* pool(int32_t p) const { return memory_ + p * pages_.pool_bytes(); }
+  int64_t mapped_bytes() const;
   void write_rows(char* base, int32_t dim, int32_t page, int32_t slot, uint64_t hash);
 
   Model model_;
   KvShape shape_;
-  int64_t element_;     // bytes
-  int64_t k_page_;      // bytes of K of one page
-  int64_t v_page_;      // bytes of V of one page; 0: V lies in K
-  int64_t pool_bytes_;  // K of all pages, then V of all pages
+  KvPages pages_;
+  int64_t element_;  // bytes
   char* memory_ = nullptr;
   KvValues kv_;
   Values values_;

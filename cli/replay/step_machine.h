@@ -2,9 +2,8 @@
 // same everywhere; a machine keeps the bytes of K and V, makes Q, plans, runs every layer and hands back rows to be checked.
 #pragma once
 
-#include "cli/replay/models.h"
+#include "cli/replay/kv_pages.h"
 #include "cli/replay/step_batch.h"
-#include "kvloom/api/engine.h"
 #include "kvloom/ref/ref.h"
 
 #include <memory>
@@ -17,13 +16,15 @@ struct MachineOptions {
   KvLayout layout = KvLayout::hnd;
   int32_t page_size = 16;
   int64_t pages = 1;
-  int32_t pools = 1;  // of pages: one a layer, or one that all layers read
+  int32_t pools = 1;  // KvShape::pools
   int32_t layers = 1;
   int32_t max_batch = 256;
   int64_t token_budget = 2048;
   int64_t longest = 0;  // tokens of one sequence
   int32_t check_rows = 2;
   uint64_t seed = 1;
+
+  KvShape kv_shape() const { return {types.kv, layout, page_size, pages, pools}; }
 };
 
 /// An output row, and what it should be.
