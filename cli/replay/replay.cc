@@ -140,7 +140,7 @@ class Replay {
     StepKind kind = StepKind::decode;
     int64_t tokens = 0, sequences = 0, kv_tokens = 0;
     double plan_us = 0.0;
-    bool hidden = false;  // planned while the step before ran
+    bool ahead = false;  // planned while the step before ran
     std::vector<StepStats> stats;
     std::vector<ref::Row> rows;
     int32_t checked_layer = 0;
@@ -236,7 +236,7 @@ class Replay {
       report_.plan_us.add(us);
       p.stats.push_back(step_stats(machine_->plan_view(kind), machine_->spec(kind), step.slices, report_.token_bytes));
     }
-    p.checked_layer = int32_t(planned_steps_++ % o_.layers);
+    p.checked_layer = int32_t(report_.steps % o_.layers);  // the steps before this one: all started, so all counted
     const int32_t checked_kind = machine_->kind_of(p.checked_layer);
     p.rows = rows_->choose(machine_->plan_view(checked_kind), machine_->spec(checked_kind), o_.check_rows);
     return p;
@@ -254,7 +254,10 @@ class Replay {
     if (machine_->plans_ahead()) {
       // By the measured clock nobody knows when the step ends: who arrives meanwhile takes part one step later.
       batcher_->arrive(now_ns + fixed_step_ns());
-      if (!batcher_->idle()) next = plan_step();
+      if (!batcher_->idle()) {
+        next = plan_step();
+        next->ahead = true;
+      }
     }
     const StepResult result = machine_->finish();
     double run_us = 0.0;
@@ -273,8 +276,7 @@ class Replay {
       report_.hidden_plan_us += hidden_us;
     }
     if (o_.fixed_step_us > 0) return fixed_step_ns();
-    const double shown_us = p.hidden ? 0.0 : p.plan_us;  // a plan made ahead was counted with the step that it was made in
-    if (next) next->hidden = true;
+    const double shown_us = p.ahead ? 0.0 : p.plan_us;  // a plan made ahead was counted with the step that it was made in
     return std::max<int64_t>(1, int64_t((shown_us + model_us + (next ? next->plan_us - hidden_us : 0.0)) * 1e3));
   }
 
@@ -363,7 +365,6 @@ class Replay {
   std::unique_ptr<StepMachine> machine_;
   std::optional<RowCheck> rows_;
   int64_t owed_tokens_ = 0;
-  int64_t planned_steps_ = 0;
   int64_t step_kv_tokens_ = 0, step_sequences_ = 0;
 };
 
