@@ -4,7 +4,6 @@
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
-#include "kvloom/api/gpu.h"
 #include "kvloom/support/check.h"
 
 #include <fmt/core.h>
@@ -23,17 +22,15 @@ struct Options {
 };
 
 void run_gpu(const Options& options) {
-  std::string why;
-  const std::vector<GpuInfo> list = gpus(&why);
-  if (list.empty()) fail(ErrorCode::unsupported, "bench: --backend cuda: {}", why);
-  require(options.device >= 0 && options.device < int32_t(list.size()), "bench: --device: got {}, wanted 0 .. {}", options.device,
-          list.size() - 1);
+  const GpuInfo gpu = gpu_at(options.device, "bench");
   const bool table = options.json != "-";
   const GpuCeilings ceilings = measure_gpu_ceilings(options.device);
   if (table) {
-    fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s, products (bf16 mma.sync) {:.0f} TFLOP/s\n{:<46} {:>11} {:>7} {:>8} {:>6} {:>9} {:>9}  {:<11} {}\n",
-               list[size_t(options.device)].name, ceilings.read_tbps, ceilings.copy_tbps, ceilings.products_tflops, "shape", "median us",
-               "TB/s", "TFLOP/s", "share", "plan us", "run us", "policy", "p10 - p90 us");
+    fmt::print(
+        "{}: read {:.2f} TB/s, copy {:.2f} TB/s, products (bf16 mma.sync) {:.0f} TFLOP/s\n{:<46} {:>11} {:>7} {:>8} {:>6} {:>9} {:>9}  "
+        "{:<11} {}\n",
+        gpu.name, ceilings.read_tbps, ceilings.copy_tbps, ceilings.products_tflops, "shape", "median us", "TB/s", "TFLOP/s", "share",
+        "plan us", "run us", "policy", "p10 - p90 us");
   }
   GpuBenchOptions bench;
   bench.device = options.device;
@@ -47,7 +44,7 @@ void run_gpu(const Options& options) {
   });
   if (options.json.empty()) return;
   nlohmann::ordered_json out{{"machine", to_json(this_machine())},
-                             {"gpu", to_json(list[size_t(options.device)])},
+                             {"gpu", to_json(gpu)},
                              {"ceilings", to_json(ceilings)},
                              {"repeat", bench.repeat},
                              {"rows", nlohmann::ordered_json::array()}};

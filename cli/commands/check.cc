@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/policy_name.h"
 #include "cli/report/json_output.h"
-#include "kvloom/api/gpu.h"
+#include "cli/report/machine.h"
 #include "kvloom/cpu/target.h"
 
 #include <unistd.h>
@@ -47,10 +47,7 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
 /// Refuses a place where no case could run: one error, not one a case.
 void check_place(const Arguments& a) {
   if (a.backend == "cuda") {
-    std::string why;
-    const size_t count = gpus(&why).size();
-    if (count == 0) fail(ErrorCode::unsupported, "check: --backend cuda: {}", why);
-    require(size_t(a.device) < count, "check: --device: got {}, wanted 0 .. {}", a.device, count - 1);
+    gpu_at(a.device, "check");
     return;
   }
   cpu::Target target;

@@ -104,7 +104,7 @@ class Replay {
   }
 
   Report run() {
-    if (on_gpu()) find_gpu();
+    if (on_gpu()) report_.gpu = cli::gpu_at(o_.engine.device, "replay");
     if (o_.measure_ceilings) measure_ceilings();
     reset_peak_rss();
     set_up();
@@ -147,14 +147,6 @@ class Replay {
   };
 
   bool on_gpu() const { return o_.engine.backend == Backend::cuda; }
-
-  void find_gpu() {
-    std::string why;
-    const std::vector<GpuInfo> list = gpus(&why);
-    if (list.empty()) fail(ErrorCode::unsupported, "replay: --backend cuda: {}", why);
-    require(o_.engine.device < int32_t(list.size()), "replay: --device: got {}, wanted 0 .. {}", o_.engine.device, list.size() - 1);
-    report_.gpu = list[size_t(o_.engine.device)];
-  }
 
   void measure_ceilings() {
     if (trace_.empty()) return;

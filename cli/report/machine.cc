@@ -3,6 +3,7 @@
 #include "cli/generated/commit.h"
 #include "kvloom/api/kernels.h"
 #include "kvloom/cpu/target.h"
+#include "kvloom/support/check.h"
 
 #include <fmt/core.h>
 
@@ -63,6 +64,14 @@ Machine this_machine() {
   m.version = KVLOOM_VERSION;
   m.commit = KVLOOM_COMMIT;
   return m;
+}
+
+GpuInfo gpu_at(int32_t device, const char* command) {
+  std::string why;
+  const std::vector<GpuInfo> list = gpus(&why);
+  if (list.empty()) fail(ErrorCode::unsupported, "{}: --backend cuda: {}", command, why);
+  require(device >= 0 && device < int32_t(list.size()), "{}: --device: got {}, wanted 0 .. {}", command, device, list.size() - 1);
+  return list[size_t(device)];
 }
 
 nlohmann::ordered_json to_json(const Machine& m) {

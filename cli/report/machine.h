@@ -23,6 +23,8 @@ struct Machine {
 };
 
 Machine this_machine();
+/// The GPU that --backend cuda and --device ask `command` for. Throws Error: what is missing, or which there are.
+GpuInfo gpu_at(int32_t device, const char* command);
 nlohmann::ordered_json to_json(const Machine& m);
 /// With the versions of its driver and of the compiler of its kernels.
 nlohmann::ordered_json to_json(const GpuInfo& g);
