@@ -2,8 +2,8 @@
 #include "cli/check/check_run.h"
 #include "kvloom/runtime/user_variant.h"
 #include "tests/cuda/engine_fixture.h"
-#include "tests/jit/temporary_folder.h"
 #include "tests/support/source_file.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvloom::test {
 namespace {

@@ -4,7 +4,7 @@
 #include "kvloom/support/error.h"
 #include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
-#include "tests/jit/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

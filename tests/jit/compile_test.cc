@@ -5,8 +5,8 @@
 #include "kvloom/support/error.h"
 #include "kvloom/support/files.h"
 #include "tests/jit/nvrtc_here.h"
-#include "tests/jit/temporary_folder.h"
 #include "tests/support/errors.h"
+#include "tests/support/temporary_folder.h"
 
 #include <cstdio>
 #include <cstdlib>

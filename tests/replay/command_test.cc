@@ -1,4 +1,6 @@
 // The tool as a user runs it, `kvloom replay` and `kvloom explain` above all: exit codes, Ctrl-C, full disks, messages.
+#include "tests/support/temporary_folder.h"
+
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 namespace {
 
 namespace fs = std::filesystem;
+using kvloom::test::Environment;
 
 std::string read_file(const fs::path& path) {
   std::ifstream file(path);
@@ -26,18 +29,16 @@ std::string read_file(const fs::path& path) {
 class Tool {
  public:
   explicit Tool(std::vector<std::string> arguments, const char* out = nullptr) {
-    char name[] = "/tmp/kvloom_command_XXXXXX";
-    folder_ = mkdtemp(name);
     arguments.insert(arguments.begin(), std::string(KVLOOM_BINARY_DIR) + "/bin/kvloom");
     for (std::string& a : arguments) {
-      if (a.rfind("@/", 0) == 0) a = (folder_ / a.substr(2)).string();  // "@/x": a file of this folder
+      if (a.rfind("@/", 0) == 0) a = folder_ / a.substr(2);  // "@/x": a file of this folder
     }
     pid_ = fork();
     if (pid_ == 0) {
       std::vector<char*> argv;
       for (std::string& a : arguments) argv.push_back(a.data());
       argv.push_back(nullptr);
-      (void)!freopen(out != nullptr ? out : (folder_ / "stdout").c_str(), "wb", stdout);
+      (void)!freopen((out != nullptr ? out : folder_ / "stdout").c_str(), "wb", stdout);
       (void)!freopen((folder_ / "stderr").c_str(), "wb", stderr);
       execv(argv[0], argv.data());
       _exit(127);
@@ -45,8 +46,6 @@ class Tool {
   }
   ~Tool() {
     if (pid_ > 0) kill(pid_, SIGKILL), wait();
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
   }
 
   void signal(int number) { kill(pid_, number); }
@@ -62,7 +61,7 @@ class Tool {
   fs::path file(const char* name) const { return folder_ / name; }
 
  private:
-  fs::path folder_;
+  kvloom::test::TemporaryFolder folder_;
   pid_t pid_ = -1;
 };
 
@@ -265,7 +264,7 @@ TEST(CommandLine, PoliciesHaveOneSpelling) {
 }
 
 TEST(CommandLine, ATargetOfTheEnvironmentThatDoesNotRunHereIsAnError) {
-  ASSERT_EQ(setenv("KVLOOM_CPU_TARGET", "avx9", 1), 0);
+  const Environment target("KVLOOM_CPU_TARGET", "avx9");
   const std::string says = "KVLOOM_CPU_TARGET: got \"avx9\", wanted a target that runs here: portable";
   Tool explain({"explain", "--kv-len", "9", "--no-ceilings"});
   EXPECT_EQ(explain.wait(), 1);
@@ -277,7 +276,6 @@ TEST(CommandLine, ATargetOfTheEnvironmentThatDoesNotRunHereIsAnError) {
   Tool doctor({"doctor"});  // says what is wrong, and what there is
   EXPECT_EQ(doctor.wait(), 0) << doctor.err();
   EXPECT_TRUE(contains(doctor.out(), "engines refuse it")) << doctor.out();
-  unsetenv("KVLOOM_CPU_TARGET");
 }
 
 TEST(ExplainCommand, AWrongArchitectureNamesItsOption) {
@@ -318,12 +316,11 @@ TEST(CheckCommand, CtrlCReportsWhatThereIs) {
 }
 
 TEST(DoctorCommand, ACacheThatCanNotBeWrittenIsNotOk) {
-  ASSERT_EQ(setenv("KVLOOM_CACHE_DIR", "/dev/null/kernels", 1), 0);
+  const Environment cache("KVLOOM_CACHE_DIR", "/dev/null/kernels");
   Tool doctor({"doctor"});
   EXPECT_EQ(doctor.wait(), 0) << doctor.err();
   EXPECT_TRUE(contains(doctor.out(), "none  kernel cache")) << doctor.out();
   EXPECT_TRUE(contains(doctor.out(), "/dev/null is not a folder; ")) << doctor.out();
-  unsetenv("KVLOOM_CACHE_DIR");
 }
 
 TEST(BenchCommand, ARefusalStandsAlone) {

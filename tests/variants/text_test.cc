@@ -3,7 +3,7 @@
 #include "kvloom/jit/compile.h"
 #include "kvloom/jit/host_compiler.h"
 #include "tests/jit/nvrtc_here.h"
-#include "tests/jit/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/variants/variant_texts.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
 // Threads that name variants at the same time: different ones are compiled side by side, the same one once.
-#include "tests/jit/temporary_folder.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/variants/variant_texts.h"
 
 #include <unistd.h>
