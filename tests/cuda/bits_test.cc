@@ -145,15 +145,8 @@ TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
   Array q(DType::bf16, {q_len, 1, dim}), k(DType::bf16, {kv_len, 1, dim}), v(DType::bf16, {kv_len, 1, dim}),
       o(DType::bf16, {q_len, 1, dim});
   q.normal(1), k.normal(2), v.normal(3);
-  const auto put = [](const Array& a) {
-    GpuBuffer b(0, int64_t(a.bytes.size()));
-    b.upload(a.bytes.data(), b.size());
-    return b;
-  };
-  const GpuBuffer q_there = put(q), k_there = put(k), v_there = put(v), o_there = put(o);
-  const int64_t mask_indptr[2] = {0, mask_bytes};
-  GpuBuffer indptr_there(0, sizeof mask_indptr);
-  indptr_there.upload(mask_indptr, sizeof mask_indptr);
+  const GpuBuffer q_there = put(q.bytes), k_there = put(k.bytes), v_there = put(v.bytes), o_there = put(o.bytes);
+  const GpuBuffer indptr_there = put(std::vector<int64_t>{0, mask_bytes});
   const OneRequest one_request(q_len, kv_len);
   const Batch& batch = one_request.batch;
   RunTensors t;

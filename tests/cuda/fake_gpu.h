@@ -42,6 +42,14 @@ class FakeGpu {
   FakeControls controls_;
 };
 
+/// An array's copy in the memory of device 0.
+template <class T>
+GpuBuffer put(const std::vector<T>& x) {
+  GpuBuffer b(0, int64_t(x.size() * sizeof(T)));
+  b.upload(x.data(), b.size());
+  return b;
+}
+
 /// The tensors of a step in device memory.
 class GpuStep {
  public:

@@ -38,13 +38,6 @@ struct OnDevice {
   Tensor t;
 };
 
-template <class T>
-GpuBuffer put(const std::vector<T>& x) {
-  GpuBuffer b(0, int64_t(x.size() * sizeof(T)));
-  b.upload(x.data(), b.size());
-  return b;
-}
-
 /// |got - want| within a unit in the last place of the type where something was rounded, and fp32's own arithmetic. `least`: magnitude from
 /// which that counts: of what was added up, where values may cancel.
 void expect_near(const std::vector<char>& got, const Array& want, const char* what, double least = 1.0 / 64) {

@@ -13,13 +13,6 @@ namespace {
 using GpuSparse = GpuEngine;
 
 template <class T>
-GpuBuffer put(const std::vector<T>& x) {
-  GpuBuffer b(0, int64_t(x.size() * sizeof(T)));
-  b.upload(x.data(), b.size());
-  return b;
-}
-
-template <class T>
 Span<const T> span(const std::vector<T>& x) {
   return {x.data(), int64_t(x.size())};
 }
