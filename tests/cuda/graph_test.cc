@@ -117,8 +117,8 @@ TEST_F(GpuGraph, ManyLayersInOneGraph) {
   Step s = make_step({{1, 900}, {1, 70}, {3, 400}});
   std::deque<GpuStep> layers;
   for (int i = 0; i < 5; ++i) layers.emplace_back(s).poison();
-  const Plan plan = engine.plan(s.batch);
-  engine.upload(const_cast<Plan&>(plan), stream.handle());
+  Plan plan = engine.plan(s.batch);
+  engine.upload(plan, stream.handle());
   stream.begin_capture();
   for (GpuStep& layer : layers) engine.run(plan, layer.tensors, stream.handle());
   stream.end_capture();

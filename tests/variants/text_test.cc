@@ -116,13 +116,13 @@ TEST(Text, AMissingCompilerIsNamed) {
   EXPECT_EQ(variant_compiler().version, "");
 }
 
-// What another process made serves, also where nothing may be compiled.
 TEST(Text, AFolderToWorkInThatIsMissingIsNamed) {
   const Environment none("TMPDIR", "/nowhere");
   const std::string text = error_of_body("  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 7919 != 5; }");
   EXPECT_TRUE(has(text, "name one that can be written in TMPDIR (/nowhere: No such file or directory)")) << text;
 }
 
+// What another process made serves, also where nothing may be compiled.
 TEST(Text, CompiledVariantsAreKept) {
   const TemporaryFolder folder;
   const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str());
@@ -151,6 +151,7 @@ TEST(Text, CompiledVariantsAreKept) {
 }
 
 TEST(Text, EveryCompilerHereServes) {
+  int served = 0;
   for (const char* name : {"g++", "clang++"}) {
     const TemporaryFolder folder;
     const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str()), asked("KVLOOM_CXX", name);
@@ -159,7 +160,9 @@ TEST(Text, EveryCompilerHereServes) {
     s.make();
     run_step(s);
     expect_right(s, name);
+    ++served;
   }
+  if (served == 0) GTEST_SKIP() << "wants g++ or clang++; the other tests of variants use the compiler that is here";
 }
 
 }  // namespace
