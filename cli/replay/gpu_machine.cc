@@ -9,9 +9,6 @@
 #include <chrono>
 
 namespace kvloom::replay {
-
-extern const char kGpuKernels[];  // mix.h, pieces.h and gpu_kernels.cuh
-
 namespace {
 
 GpuBuffer buffer_of(int32_t device, const void* data, int64_t bytes) {

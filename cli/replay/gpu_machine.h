@@ -9,6 +9,9 @@
 
 namespace kvloom::replay {
 
+/// The text of its kernels: mix.h, pieces.h and gpu_kernels.cuh.
+extern const char kGpuKernels[];
+
 class GpuMachine : public StepMachine {
  public:
   /// Throws out_of_memory: bytes wanted and free.

@@ -30,7 +30,7 @@ void StepBatch::lay_out(const Batcher& batcher, const Step& step, int32_t page_s
 
 StepBatch::Place StepBatch::place_of(int32_t token) const {
   const size_t r = size_t(std::upper_bound(qo_indptr_.begin(), qo_indptr_.end(), token) - qo_indptr_.begin()) - 1;
-  return {int32_t(r), kv_len_[r] - qo_indptr_[r + 1] + token, list_indptr_[r]};
+  return {kv_len_[r] - qo_indptr_[r + 1] + token, list_indptr_[r]};
 }
 
 }  // namespace kvloom::replay

@@ -17,9 +17,9 @@ class StepBatch {
   int64_t num_tokens() const { return int64_t(tokens_.size()); }
   const std::vector<int32_t>& pages() const { return pages_; }
 
-  /// Where a query token stands: its request, its position there, and the request's first entry of pages().
+  /// Where a query token stands: its position in its request, and the request's first entry of pages().
   struct Place {
-    int32_t request, pos;
+    int32_t pos;
     int64_t list_begin;
   };
   Place place_of(int32_t token) const;

@@ -8,9 +8,6 @@
 #include <cstring>
 
 namespace kvloom::replay {
-
-extern const char kGpuKernels[];
-
 namespace {
 
 using test::FakeGpu;

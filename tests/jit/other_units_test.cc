@@ -1,12 +1,9 @@
 // The kernels that are not attention compile for every generation, without a GPU, and hardly spill.
 #include "cli/bench/gpu_products.h"
+#include "cli/replay/gpu_machine.h"
 #include "kvloom/jit/compile.h"
 #include "kvloom/jit/unit.h"
 #include "tests/jit/nvrtc_here.h"
-
-namespace kvloom::replay {
-extern const char kGpuKernels[];
-}
 
 namespace kvloom::jit {
 namespace {
@@ -32,7 +29,7 @@ TEST(OtherUnits, AroundAttention) {
 
 TEST(OtherUnits, OfAReplay) {
   NEED_NVRTC();
-  expect_compiles({"replay.kernels", replay::kGpuKernels}, {"page_events", "fill_rows", "count_nonfinite", "gather_rows"});
+  expect_compiles({"replay.kernels", replay::kGpuKernels}, {"page_events", "fill_rows", "count_nonfinite", "hold", "gather_rows"});
 }
 
 TEST(OtherUnits, OfTheProductsCeiling) {
