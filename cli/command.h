@@ -3,8 +3,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 namespace kvloom::cli {
 
@@ -20,6 +22,16 @@ inline CLI::Validator number_from(bool zero) {
       zero ? "NONNEGATIVE" : "POSITIVE");
 }
 inline const CLI::Validator kPositive = number_from(false), kNonNegative = number_from(true);
+
+/// One of these words; the option's help names them.
+inline CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::Validator(
+      [words](std::string& text) {
+        if (std::find(words.begin(), words.end(), text) != words.end()) return std::string();
+        return "got '" + text + "', wanted one of " + CLI::detail::join(words, ", ");
+      },
+      "");
+}
 
 /// Adds options and a callback to `app`'s new subcommand. The callback throws kvloom::Error or returns through `exit_code`.
 using AddCommand = void (*)(CLI::App& command, int& exit_code);

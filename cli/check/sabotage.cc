@@ -2,6 +2,8 @@
 
 #include "kvloom/support/check.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace kvloom::check {
@@ -75,13 +77,17 @@ const char* word_of(Sabotage s) {
   return "?";
 }
 
+std::vector<std::string> sabotage_words() {
+  std::vector<std::string> words;
+  for (const Entry& e : kEntries) words.push_back(e.word);
+  return words;
+}
+
 Sabotage parse_sabotage(const std::string& word) {
-  std::string words;
   for (const Entry& e : kEntries) {
     if (word == e.word) return e.sabotage;
-    words += std::string(words.empty() ? "" : ", ") + e.word;
   }
-  fail(ErrorCode::invalid_argument, "check: --inject: got {}, wanted one of: {}", word, words);
+  fail(ErrorCode::invalid_argument, "check: --inject: got '{}', wanted one of {}", word, fmt::join(sabotage_words(), ", "));
 }
 
 std::vector<Sabotage> all_sabotages() {

@@ -24,6 +24,7 @@ enum class Sabotage : int32_t {
 
 /// The word of the command line, as `drop-item`.
 const char* word_of(Sabotage s);
+std::vector<std::string> sabotage_words();
 /// Throws Error(invalid_argument) that lists the words.
 Sabotage parse_sabotage(const std::string& word);
 std::vector<Sabotage> all_sabotages();

@@ -4,7 +4,6 @@
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
-#include "kvloom/support/check.h"
 
 #include <fmt/core.h>
 
@@ -53,7 +52,6 @@ void run_gpu(const Options& options) {
 }
 
 void run(const Options& options) {
-  require(options.backend == "cpu" || options.backend == "cuda", "bench: --backend: got \"{}\", wanted cpu or cuda", options.backend);
   if (options.backend == "cuda") return run_gpu(options);
   const bool table = options.json != "-";
   bool headed = false;  // with the first row: a refusal stands alone
@@ -77,12 +75,13 @@ void run(const Options& options) {
 
 void add(CLI::App& command, int&) {
   auto o = std::make_shared<Options>();
-  command.add_option("--backend", o->backend, "cpu, cuda")->capture_default_str();
+  command.add_option("--backend", o->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
   command.add_option("--repeat", o->bench.repeat, "Timed runs a row; the median is reported")->check(kPositive)->capture_default_str();
   command.add_option("--filter", o->bench.filter, "Only shapes whose name contains this");
-  command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here");
+  command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
+      ->check(one_of(cpu_target_names()));
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o] { run(*o); });
 }

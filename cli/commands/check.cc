@@ -39,7 +39,9 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
   char rest = 0;
   errno = 0;
   const bool whole = std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2 && errno == 0;
-  require(whole && index >= 0 && index < INT64_MAX, "check: --case: got {}, wanted SEED:INDEX, as a failure prints it", text);
+  if (!whole || index < 0 || index == INT64_MAX) {
+    throw CLI::ValidationError("--case", "got " + text + ", wanted SEED:INDEX, as a failure prints it");
+  }
   options.seed = seed;
   options.only_index = index;
 }
@@ -50,16 +52,13 @@ void check_place(const Arguments& a) {
     gpu_at(a.device, "check");
     return;
   }
-  cpu::Target target;
+  cpu::Target target{};
   require(a.target.empty() || (cpu::parse_target(a.target.c_str(), target) && cpu::is_available(target)),
-          "check: --cpu-target: got {}, wanted avx512, avx2 or portable, and one that runs here; kvloom doctor says which do", a.target);
+          "check: --cpu-target: got {}, wanted one that runs here; kvloom doctor says which do", a.target);
 }
 
 check::CheckOptions options_of(const Arguments& a) {
-  require(a.backend == "cpu" || a.backend == "cuda", "check: --backend: got {}, wanted cpu or cuda", a.backend);
-  require(a.cases >= 0, "check: --cases: got {}, wanted at least 0", a.cases);
-  require(a.ctas <= 65535, "check: --ctas: got {}, wanted 1 .. 65535", a.ctas);
-  require(a.levels.empty() || a.levels == "off" || a.levels == "auto", "check: --levels: got {}, wanted off or auto", a.levels);
+  if (a.ctas > 65535) throw CLI::ValidationError("--ctas", "got " + std::to_string(a.ctas) + ", wanted 1 .. 65535");
   check::CheckOptions options;
   options.cases = a.cases;
   options.seed = a.seed;
@@ -111,7 +110,7 @@ int run(const Arguments& a) {
   }
   check::CheckOptions options = options_of(a);
   if (a.print_case) {
-    require(options.only_index >= 0, "check: --print-case: got no --case, wanted the case to print");
+    if (options.only_index < 0) throw CLI::ValidationError("--print-case", "got no --case, wanted the case to print");
     std::printf("%s\n", check::case_to_json(check::case_of(options, options.only_index)).dump(1).c_str());
     return 0;
   }
@@ -135,19 +134,23 @@ int run(const Arguments& a) {
 
 void add(CLI::App& command, int& exit_code) {
   auto a = std::make_shared<Arguments>();
-  command.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
+  command.add_option("--backend", a->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", a->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
   command.add_option("--timeout", a->timeout, "cuda: seconds after which a run counts as hanging")->check(kPositive)->capture_default_str();
   command.add_flag("--print-keys", a->print_keys, "Print the GPU kernels that cases are made for, one a line, and stop");
-  command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")->capture_default_str();
+  command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")
+      ->check(kNonNegative)
+      ->capture_default_str();
   command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
   command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");
   command.add_option("--policy", a->policy, "Only this policy: " + policy_names());
   command.add_option("--ctas", a->ctas, "Only with this many CTAs")->check(kPositive);
-  command.add_option("--levels", a->levels, "off: shared prefixes are not looked for");
-  command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine");
+  command.add_option("--levels", a->levels, "auto; off: shared prefixes are not looked for")->check(one_of({"auto", "off"}));
+  command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine")
+      ->check(one_of(cpu_target_names()));
   command.add_option("--variant", a->variant, "A variant of your own (docs/variants.md): every case has it")->type_name("FILE");
-  command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...");
+  command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...")
+      ->check(one_of(check::sabotage_words()));
   command.add_flag("--print-case", a->print_case, "Print the --case as JSON and stop");
   command.add_option("--json", a->json, "Write the report to this file, - for stdout")->type_name("FILE");
   command.callback([a, &exit_code] { exit_code = run(*a); });

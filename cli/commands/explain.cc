@@ -39,7 +39,6 @@ int run(Arguments& a) {
   o.engine.policy = parse_policy(a.policy);
   o.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
-  require(a.backend == "cpu" || a.backend == "cuda", "explain: --backend: got \"{}\", wanted cpu or cuda", a.backend);
   if (a.backend == "cuda") o.engine.backend = Backend::cuda;
   if (!a.variant.empty()) o.user = variant_from_file(a.variant);
   if (!a.arch.empty()) o.engine.cuda_arch = a.arch.c_str();
@@ -59,8 +58,10 @@ void add(CLI::App& c, int& exit_code) {
   const auto a = std::make_shared<Arguments>();
   replay::ExplainOptions& o = a->options;
   o.q_len = {1};
-  c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
-  c.add_option("--backend", a->backend, "cpu, cuda")->capture_default_str();
+  c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")
+      ->check(one_of(replay::model_names()))
+      ->capture_default_str();
+  c.add_option("--backend", a->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   c.add_option("--arch", a->arch, "cuda: plan for this architecture, GPU or not: sm_80, sm_90a, ...");
   c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(kNonNegative)->capture_default_str();
   c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
@@ -69,14 +70,18 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
   c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
-  c.add_option("--q-dtype", a->q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")->capture_default_str();
-  c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")->capture_default_str();
+  c.add_option("--q-dtype", a->q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")
+      ->check(one_of(replay::dtype_names()))
+      ->capture_default_str();
+  c.add_option("--kv-dtype", a->kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")
+      ->check(one_of(replay::dtype_names()))
+      ->capture_default_str();
   c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
-  c.add_option("--levels", a->levels, "auto, off")->check(CLI::IsMember({"auto", "off"}))->capture_default_str();
+  c.add_option("--levels", a->levels, "auto, off")->check(one_of({"auto", "off"}))->capture_default_str();
   c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
-  c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here");
+  c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
   c.add_option("--variant", a->variant, "A variant of your own (docs/variants.md)")->type_name("FILE");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
   c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");

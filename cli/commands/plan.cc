@@ -134,7 +134,7 @@ void add(CLI::App& c, int&) {
   c.add_option("--ctas", a->ctas, "CTAs (thread blocks, or virtual ones of a CPU)")->check(positive)->capture_default_str();
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--cost", a->cost, "kv: a key costs 1; paper: 2 x rows + keys; model: nanoseconds of a CTA of an H200")
-      ->check(CLI::IsMember({"kv", "paper", "model"}))
+      ->check(one_of({"kv", "paper", "model"}))
       ->capture_default_str();
   c.add_option("--heads", a->heads, "Query heads")->check(positive)->capture_default_str();
   c.add_option("--kv-heads", a->kv_heads, "KV heads")->check(positive)->capture_default_str();

@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/policy_name.h"
 #include "cli/report/json_output.h"
+#include "cli/report/machine.h"
 #include "cli/report/progress.h"
 #include "kvloom/support/check.h"
 
@@ -36,7 +37,6 @@ struct Arguments {
 };
 
 void resolve(Arguments& a) {
-  require(a.backend == "cpu" || a.backend == "cuda", "--backend: got '{}', wanted cpu or cuda", a.backend);
   a.options.engine.backend = a.backend == "cuda" ? Backend::cuda : Backend::cpu;
   a.options.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
   a.options.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
@@ -95,13 +95,19 @@ void add_traffic(CLI::App& c, Arguments& a) {
 
 void add_model(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
-  c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")->capture_default_str();
+  c.add_option("--model", o.model, "Preset: llama-3.1-8b, ... (a wrong name lists all)")
+      ->check(one_of(replay::model_names()))
+      ->capture_default_str();
   c.add_option("--layers", o.layers, "Layers to run; each has its own Q, K and V")->check(kPositive)->capture_default_str();
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);
   c.add_option("--head-dim", o.overrides.head_dim, "Head dim instead of the preset's")->check(kPositive);
-  c.add_option("--q-dtype", a.q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")->capture_default_str();
-  c.add_option("--kv-dtype", a.kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")->capture_default_str();
+  c.add_option("--q-dtype", a.q_dtype, "Of Q and O: f32, f16, bf16; e4m3, e5m2: O is bf16")
+      ->check(one_of(replay::dtype_names()))
+      ->capture_default_str();
+  c.add_option("--kv-dtype", a.kv_dtype, "Of the KV cache: f32, f16, bf16, e4m3, e5m2")
+      ->check(one_of(replay::dtype_names()))
+      ->capture_default_str();
 }
 
 void add_batching(CLI::App& c, Arguments& a) {
@@ -113,22 +119,22 @@ void add_batching(CLI::App& c, Arguments& a) {
                "Size of the KV pool; default: what the trace can use within a quarter of the free memory and 4 GiB, or 85 % of a GPU's")
       ->check(kPositive);
   c.add_option("--kv-layout", a.layout, "hnd keeps a head's tokens of a page together, nhd a token's heads")
-      ->check(CLI::IsMember({"hnd", "nhd"}))
+      ->check(one_of({"hnd", "nhd"}))
       ->capture_default_str();
   c.add_flag("--no-prefix-cache", a.no_prefix_cache, "Do not look for shared prompt prefixes");
 }
 
 void add_engine(CLI::App& c, Arguments& a) {
   replay::ReplayOptions& o = a.options;
-  c.add_option("--backend", a.backend, "cpu, cuda")->capture_default_str();
+  c.add_option("--backend", a.backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   c.add_option("--device", o.engine.device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
   c.add_option("--threads", o.engine.threads, "cpu: default: one a core")->check(kPositive);
   c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(kPositive);
   c.add_option("--policy", a.policy, policy_names())->capture_default_str();
   c.add_option("--levels", a.levels, "auto: shared prefixes are read once where it pays; off")
-      ->check(CLI::IsMember({"auto", "off"}))
+      ->check(one_of({"auto", "off"}))
       ->capture_default_str();
-  c.add_option("--cpu-target", a.cpu_target, "cpu: avx2, avx512, portable; default: the best here");
+  c.add_option("--cpu-target", a.cpu_target, "cpu: avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
 }
 
 void add_run(CLI::App& c, Arguments& a) {

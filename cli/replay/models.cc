@@ -2,14 +2,20 @@
 
 #include "kvloom/support/check.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 
 namespace kvloom::replay {
 
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (const Model& row : model_table()) names.push_back(row.name);
+  return names;
+}
+
 Model find_model(const std::string& name, const ModelOverrides& overrides) {
-  std::string names;
   for (const Model& row : model_table()) {
-    names += (names.empty() ? "" : ", ") + std::string(row.name);
     if (name != row.name) continue;
     Model m = row;
     if (overrides.heads > 0) m.qo_heads = overrides.heads;
@@ -25,7 +31,7 @@ Model find_model(const std::string& name, const ModelOverrides& overrides) {
             m.kv_heads);
     return m;
   }
-  fail(ErrorCode::invalid_argument, "--model: got '{}', wanted one of {}", name, names);
+  fail(ErrorCode::invalid_argument, "--model: got '{}', wanted one of {}", name, fmt::join(model_names(), ", "));
 }
 
 AttentionSpec layer_spec(const Model& model, int32_t kind, const ModelTypes& types, int32_t page_size) {
@@ -48,14 +54,17 @@ AttentionSpec layer_spec(const Model& model, int32_t kind, const ModelTypes& typ
   return spec;
 }
 
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names;
+  for (int t = 0; t < kNumDTypes; ++t) names.push_back(name_of(static_cast<DType>(t)));
+  return names;
+}
+
 DType parse_dtype(const std::string& text, const char* option) {
-  std::string names;
   for (int t = 0; t < kNumDTypes; ++t) {
-    const char* const name = name_of(static_cast<DType>(t));
-    if (text == name) return static_cast<DType>(t);
-    names += (names.empty() ? "" : ", ") + std::string(name);
+    if (text == name_of(static_cast<DType>(t))) return static_cast<DType>(t);
   }
-  fail(ErrorCode::invalid_argument, "{}: got '{}', wanted one of {}", option, text, names);
+  fail(ErrorCode::invalid_argument, "{}: got '{}', wanted one of {}", option, text, fmt::join(dtype_names(), ", "));
 }
 
 }  // namespace kvloom::replay

@@ -27,6 +27,7 @@ struct Model {
 };
 
 const std::vector<Model>& model_table();
+std::vector<std::string> model_names();
 
 struct ModelOverrides {
   int32_t heads = 0, kv_heads = 0, head_dim = 0;  // 0: the preset's
@@ -43,7 +44,9 @@ struct ModelTypes {
 /// The spec of layers of kind `kind` (layer i is of kind i % model.kinds()), paged.
 AttentionSpec layer_spec(const Model& model, int32_t kind, const ModelTypes& types, int32_t page_size);
 
-/// "f32", "bf16", ... Throws Error(invalid_argument) that names the option.
+/// "f32", "bf16", ...
+std::vector<std::string> dtype_names();
+/// Throws Error(invalid_argument) that names the option.
 DType parse_dtype(const std::string& text, const char* option);
 
 }  // namespace kvloom::replay

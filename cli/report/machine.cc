@@ -66,6 +66,12 @@ Machine this_machine() {
   return m;
 }
 
+std::vector<std::string> cpu_target_names() {
+  std::vector<std::string> names;
+  for (int t = 0; t < cpu::kNumTargets; ++t) names.push_back(cpu::name_of(cpu::Target(t)));
+  return names;
+}
+
 GpuInfo gpu_at(int32_t device, const char* command) {
   std::string why;
   const std::vector<GpuInfo> list = gpus(&why);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace kvloom::cli {
 
@@ -23,6 +24,8 @@ struct Machine {
 };
 
 Machine this_machine();
+/// Words of --cpu-target: all of the build's, whether they run here or not.
+std::vector<std::string> cpu_target_names();
 /// The GPU that --backend cuda and --device ask `command` for. Throws Error: what is missing, or which there are.
 GpuInfo gpu_at(int32_t device, const char* command);
 nlohmann::ordered_json to_json(const Machine& m);
