@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,27 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
         return "got '" + text + "', wanted one of " + CLI::detail::join(words, ", ");
       },
       "");
+}
+
+/// An option for whole numbers with commas between them, read into `to`. Not CLI11's lists, which skip what is empty: "9,,9" is a mistake.
+template <class T>
+CLI::Option* add_numbers(CLI::App& app, const char* name, std::vector<T>& to, const char* help) {
+  const auto read = [name, &to](const std::string& text) {
+    to.clear();
+    const char *at = text.data(), *const end = at + text.size();
+    while (true) {
+      T number{};
+      const auto [past, error] = std::from_chars(at, end, number);
+      if (error != std::errc() || (past != end && *past != ',')) {
+        throw CLI::ValidationError(name, "got '" + text + "', wanted whole numbers up to " + std::to_string(std::numeric_limits<T>::max()) +
+                                             " with commas between them");
+      }
+      to.push_back(number);
+      if (past == end) return;
+      at = past + 1;
+    }
+  };
+  return app.add_option_function<std::string>(name, read, help)->type_name("INT,..");
 }
 
 /// Adds options and a callback to `app`'s new subcommand. The callback throws kvloom::Error or returns through `exit_code`.

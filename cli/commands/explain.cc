@@ -64,8 +64,8 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--backend", a->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   c.add_option("--arch", a->arch, "cuda: plan for this architecture, GPU or not: sm_80, sm_90a, ...");
   c.add_option("--layer", o.layer, "Which layer: windows may alternate")->check(kNonNegative)->capture_default_str();
-  c.add_option("--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->delimiter(',')->required();
-  c.add_option("--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)")->delimiter(',');
+  add_numbers(c, "--kv-len", o.kv_len, "KV length of every request, new tokens included: 1000,2000")->required();
+  add_numbers(c, "--q-len", o.q_len, "New tokens of every request, or one number for all; default 1 (decode)");
   c.add_option("--shared-prefix", o.shared_prefix, "First tokens that all requests share, in the same pages")->check(kNonNegative);
   c.add_option("--heads", o.overrides.heads, "Query heads instead of the preset's")->check(kPositive);
   c.add_option("--kv-heads", o.overrides.kv_heads, "KV heads instead of the preset's")->check(kPositive);

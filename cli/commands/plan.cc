@@ -129,8 +129,8 @@ void run(const Arguments& a) {
 void add(CLI::App& c, int&) {
   const auto a = std::make_shared<Arguments>();
   const auto positive = CLI::Range(1, INT32_MAX);
-  c.add_option("--kv-len", a->kv_len, "KV length of every request, new tokens included: 1000,100,100,50")->delimiter(',')->required();
-  c.add_option("--q-len", a->q_len, "New tokens of every request, or one number for all")->delimiter(',')->capture_default_str();
+  add_numbers(c, "--kv-len", a->kv_len, "KV length of every request, new tokens included: 1000,100,100,50")->required();
+  add_numbers(c, "--q-len", a->q_len, "New tokens of every request, or one number for all")->default_str("1");
   c.add_option("--ctas", a->ctas, "CTAs (thread blocks, or virtual ones of a CPU)")->check(positive)->capture_default_str();
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--cost", a->cost, "kv: a key costs 1; paper: 2 x rows + keys; model: nanoseconds of a CTA of an H200")

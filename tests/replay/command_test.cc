@@ -267,6 +267,26 @@ TEST(CommandLine, AWordThatNoMachineKnowsIsAWrongCommandLine) {
   }
 }
 
+TEST(CommandLine, ListsOfNumbersHaveNoGaps) {
+  for (const char* command : {"plan", "explain"}) {
+    for (const char* list : {"100,,100", ",100", "100,", ",", "1e3", "100;100", "100, 100", "[100,,100]", "99999999999999999999"}) {
+      for (const bool of_keys : {true, false}) {
+        Tool wrong({command, "--kv-len", of_keys ? list : "100,100", "--q-len", of_keys ? "1" : list});
+        EXPECT_EQ(wrong.wait(), 2) << command << " " << list;
+        const std::string says = std::string("kvloom: ") + command + (of_keys ? ": --kv-len: got '" : ": --q-len: got '") + list +
+                                 "', wanted whole numbers up to ";
+        EXPECT_EQ(wrong.err().rfind(says, 0), 0u) << wrong.err();
+        EXPECT_EQ(wrong.out(), "");
+      }
+    }
+  }
+  Tool right({"plan", "--kv-len", "100,0,300", "--q-len", "1,0,2", "--json", "@/plan.json"});
+  EXPECT_EQ(right.wait(), 0) << right.err();
+  Tool few({"plan", "--kv-len", "100,100,300", "--q-len", "1,1"});
+  EXPECT_EQ(few.wait(), 1);
+  EXPECT_TRUE(contains(few.err(), "--q-len: got 2 numbers, wanted 1 or as many as --kv-len has, 3")) << few.err();
+}
+
 TEST(CommandLine, PoliciesHaveOneSpelling) {
   const std::vector<std::string> commands[] = {{"plan", "--kv-len", "9"},
                                                {"explain", "--kv-len", "9", "--no-ceilings"},
