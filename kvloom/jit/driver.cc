@@ -47,7 +47,7 @@ std::string load_entries(Driver& d) {
   l.find(d.memcpy_dtod_async, "cuMemcpyDtoDAsync_v2", missing);
   l.find(d.memset_d8_async, "cuMemsetD8Async", missing);
   l.find(d.memset_d32_async, "cuMemsetD32Async", missing);
-  l.find(d.pointer_get_attribute, "cuPointerGetAttribute", missing);
+  l.find(d.pointer_get_attributes, "cuPointerGetAttributes", missing);
   return missing;
 }
 

@@ -46,7 +46,7 @@ struct Driver {
   CuResult (*memcpy_dtod_async)(CuAddress to, CuAddress from, size_t bytes, CuStream) = nullptr;
   CuResult (*memset_d8_async)(CuAddress, unsigned char value, size_t bytes, CuStream) = nullptr;
   CuResult (*memset_d32_async)(CuAddress, unsigned value, size_t words, CuStream) = nullptr;
-  CuResult (*pointer_get_attribute)(void* value, CuPointerAttribute, CuAddress) = nullptr;
+  CuResult (*pointer_get_attributes)(unsigned count, CuPointerAttribute*, void** values, CuAddress) = nullptr;
   CuResult (*stream_create)(CuStream*, unsigned flags) = nullptr;
   CuResult (*stream_destroy)(CuStream) = nullptr;
   CuResult (*stream_synchronize)(CuStream) = nullptr;

@@ -91,7 +91,7 @@ std::vector<std::string> host_options(const HostTarget& target) {
   return options;
 }
 
-Unit host_unit(const VariantSpec& spec, const HostTarget& target) {
+Program host_unit(const VariantSpec& spec, const HostTarget& target) {
   const UserVariant& user = *spec.user;
   std::string key = std::string("variant.") + user.name;
   for (const auto& [there, word] : {std::pair{spec.alibi, "alibi"},

@@ -15,7 +15,7 @@ struct HostTarget {
 };
 
 /// The unit of the variant of `spec` (which has a user's) for `target`. Its key: "variant.NAME", parts of the library's before it.
-Unit host_unit(const VariantSpec& spec, const HostTarget& target);
+Program host_unit(const VariantSpec& spec, const HostTarget& target);
 
 /// `text` with the line of every header that is embedded replaced by the header, once.
 std::string with_headers(const std::string& text);

@@ -13,7 +13,7 @@
 namespace kvloom::jit {
 namespace {
 
-CacheName host_cache_name(const Unit& unit, const HostTarget& target) {
+CacheName host_cache_name(const Program& unit, const HostTarget& target) {
   Sha256 hash;
   hash.add_field(unit.text);
   for (const std::string& option : host_options(target)) hash.add_field(option);
@@ -23,7 +23,7 @@ CacheName host_cache_name(const Unit& unit, const HostTarget& target) {
   return name;
 }
 
-std::string compiled(const Unit& unit, const HostTarget& target) {
+std::string compiled(const Program& unit, const HostTarget& target) {
   std::string why, object, log;
   const HostCompiler* const compiler = HostCompiler::find(why);
   if (compiler == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", unit.key, why);
@@ -34,7 +34,7 @@ std::string compiled(const Unit& unit, const HostTarget& target) {
        log, target.name, compiler->path(), option_words(options));
 }
 
-std::string object_of(const Unit& unit, const HostTarget& target) {
+std::string object_of(const Program& unit, const HostTarget& target) {
   const Cache cache = Cache::of_environment();
   const CacheName name = host_cache_name(unit, target);
   if (!no_jit()) {
@@ -55,7 +55,7 @@ struct Loaded {
   HostVariant variant = {};
 };
 
-std::unique_ptr<Loaded> load(const Unit& unit, const HostTarget& target) {
+std::unique_ptr<Loaded> load(const Program& unit, const HostTarget& target) {
   std::string why;
   auto loaded = std::make_unique<Loaded>(Loaded{SharedLibrary::open_bytes(object_of(unit, target), why)});
   const SharedLibrary& library = loaded->library;
@@ -71,7 +71,7 @@ std::unique_ptr<Loaded> load(const Unit& unit, const HostTarget& target) {
 
 }  // namespace
 
-const HostVariant& host_variant(const Unit& unit, const HostTarget& target) {
+const HostVariant& host_variant(const Program& unit, const HostTarget& target) {
   static auto* const all = new MadeOnce<Loaded>;  // never destroyed: engines, plans and interned variants point into it
   return all->get(unit.text, [&] { return load(unit, target); }).variant;
 }

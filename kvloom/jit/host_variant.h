@@ -13,6 +13,6 @@ struct HostVariant {
 
 /// Errors: unsupported (no compiler, or KVLOOM_NO_JIT=1 and not in the cache), invalid_argument (it does not compile: the compiler's words,
 /// which name `file` and its lines), io (it can't be loaded).
-const HostVariant& host_variant(const Unit& unit, const HostTarget& target);
+const HostVariant& host_variant(const Program& unit, const HostTarget& target);
 
 }  // namespace kvloom::jit

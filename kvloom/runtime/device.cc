@@ -170,11 +170,12 @@ PointerPlace place_of(const void* address) {
   PointerPlace place;
   unsigned type = 0, managed = 0;
   int ordinal = -1;
-  if (d.pointer_get_attribute(&type, jit::kCuPointerMemoryType, at) != jit::kCuSuccess) return place;  // the driver has never seen it
+  jit::CuPointerAttribute asked[] = {jit::kCuPointerMemoryType, jit::kCuPointerIsManaged, jit::kCuPointerDeviceOrdinal};
+  void* answers[] = {&type, &managed, &ordinal};
+  check_driver(d.pointer_get_attributes(3, asked, answers, at), "cuPointerGetAttributes");
+  if (type == 0) return place;  // the driver has never seen it
   place.memory = type == jit::kCuMemoryHost ? MemoryPlace::pinned : MemoryPlace::device;
   if (place.memory == MemoryPlace::pinned) return place;
-  check_driver(d.pointer_get_attribute(&managed, jit::kCuPointerIsManaged, at), "cuPointerGetAttribute");
-  check_driver(d.pointer_get_attribute(&ordinal, jit::kCuPointerDeviceOrdinal, at), "cuPointerGetAttribute");
   place.managed = (managed & 0xff) != 0;  // written as a byte or as a word, by version
   place.device = ordinal;
   return place;

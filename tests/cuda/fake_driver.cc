@@ -99,6 +99,7 @@ struct Open {
 };
 
 void drain(Stream& s, FakeEvent* until = nullptr, long long number = 0) {
+  if (s.queue.empty()) return;
   const Open open;
   while (!s.queue.empty() && !(until != nullptr && until->done >= number)) {
     Operation op = std::move(s.queue.front());
@@ -133,13 +134,12 @@ CuResult allocate(size_t bytes, bool pinned, uintptr_t& address) {
   if (anything_capturing()) return kCaptureUnsupported;
   if (!pinned && (long long)bytes > free_bytes) return kCuOutOfMemory;
   const size_t mapped = (bytes + kPage - 1) / kPage * kPage;
-  void* p = mmap(nullptr, mapped, pinned ? PROT_READ | PROT_WRITE : PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   address = reinterpret_cast<uintptr_t>(p);
   blocks[address] = {bytes, mapped, pinned, current_device()};
   if (!pinned) {
-    const Open open;
-    touch(true);
     std::memset(p, 0xff, mapped);
+    if (open_depth == 0) mprotect(p, mapped, PROT_NONE);
     free_bytes -= (long long)bytes;
   }
   return kCuSuccess;
@@ -287,15 +287,18 @@ CuResult cuMemsetD8Async(CuAddress to, unsigned char v, size_t bytes, CuStream s
   return put(s, {[=] { std::memset(reinterpret_cast<void*>(to), v, bytes); }}), kCuSuccess;
 }
 CuResult cuMemsetD32Async(CuAddress, unsigned, size_t, CuStream) { return kInvalid; }
-CuResult cuPointerGetAttribute(void* value, CuPointerAttribute a, CuAddress p) {
-  LOCKED("cuPointerGetAttribute");
+CuResult cuPointerGetAttributes(unsigned count, CuPointerAttribute* asked, void** answers, CuAddress p) {
+  LOCKED("cuPointerGetAttributes");
+  for (unsigned i = 0; i < count; ++i) *static_cast<unsigned*>(answers[i]) = 0;
   auto at = blocks.upper_bound(p);
-  if (at == blocks.begin()) return kInvalid;
+  if (at == blocks.begin()) return kCuSuccess;
   --at;
-  if (p >= at->first + at->second.mapped) return kInvalid;
+  if (p >= at->first + at->second.mapped) return kCuSuccess;
   const Block& b = at->second;
   const unsigned type = b.pinned ? kCuMemoryHost : kCuMemoryDevice;
-  *static_cast<unsigned*>(value) = a == kCuPointerMemoryType ? type : a == kCuPointerDeviceOrdinal ? unsigned(b.device) : 0;
+  for (unsigned i = 0; i < count; ++i) {
+    *static_cast<unsigned*>(answers[i]) = asked[i] == kCuPointerMemoryType ? type : asked[i] == kCuPointerDeviceOrdinal ? unsigned(b.device) : 0;
+  }
   return kCuSuccess;
 }
 CuResult cuStreamCreate(CuStream* s, unsigned) {

@@ -39,7 +39,7 @@ TEST_F(CudaEngine, AnAddressIsShownToTheDriverOnce) {
   engine.run(plan, g.tensors);
   gpu.reset();
   for (int i = 0; i < 5; ++i) engine.run(plan, g.tensors);
-  EXPECT_EQ(gpu.count("cuPointerGetAttribute"), 0);
+  EXPECT_EQ(gpu.count("cuPointerGetAttributes"), 0);
   RunTensors t = g.tensors;
   t.q.data = s.q.t.data, t.q.device_type = 0;
   for (int i = 0; i < 2; ++i) error_of([&] { engine.run(plan, t); }, ErrorCode::invalid_argument);
