@@ -54,8 +54,8 @@ void spoil(const std::string& path, const std::function<void(std::string&)>& cha
   ASSERT_TRUE(publish_file(path, bytes, why)) << why;
 }
 
-// B93: processes that start at once.
-TEST(Cache, SixtyFourProcessesMakeAnEntryOnce) {
+// Processes that start at once.
+TEST(Cache, B93_SixtyFourProcessesMakeAnEntryOnce) {
   const TemporaryFolder folder;
   const std::string cache_folder = folder / "cache", counter = folder / "made";
   std::vector<pid_t> children;
@@ -95,8 +95,8 @@ TEST(Cache, ThreadsMakeAnEntryOnce) {
   EXPECT_EQ(size_of(counter), 1);
 }
 
-// B94: the holder of the lock is killed.
-TEST(Cache, LockOfAKilledProcessIsFree) {
+// The holder of the lock is killed.
+TEST(Cache, B94_LockOfAKilledProcessIsFree) {
   const TemporaryFolder folder;
   const pid_t child = ::fork();
   if (child == 0) {
@@ -191,8 +191,8 @@ TEST(Cache, AnyCompilerServesWhereNoneIsNamed) {
   EXPECT_FALSE(cache.find(other, payload));
 }
 
-// B98: folders that can't be written. (Permissions do not bind root: a folder below a file does everybody.)
-TEST(Cache, WorksWithoutAFolder) {
+// Folders that can't be written. (Permissions do not bind root: a folder below a file does everybody.)
+TEST(Cache, B98_WorksWithoutAFolder) {
   const TemporaryFolder folder;
   std::ofstream(folder / "file") << "x";
   const Cache cache(folder / "file/cache");

@@ -85,8 +85,8 @@ TEST(Compile, GivesACubinAndKeepsIt) {
   EXPECT_FALSE(is_cached(small_program(), "sm_80", cache));
 }
 
-// B96: two constants are two kernels.
-TEST(Compile, EveryPartOfTheInputIsInTheName) {
+// Two constants are two kernels.
+TEST(Compile, B96_EveryPartOfTheInputIsInTheName) {
   const CacheName a = cache_name(small_program(), "sm_90a");
   EXPECT_NE(a.input, cache_name(small_program("test.small", "*out = 8;"), "sm_90a").input);
   EXPECT_NE(a.input, cache_name(small_program(), "sm_80").input);
@@ -96,8 +96,8 @@ TEST(Compile, EveryPartOfTheInputIsInTheName) {
   EXPECT_EQ(a.input, cache_name(small_program(), "sm_90a").input);
 }
 
-// B99: the whole log, and where in the user's text it is.
-TEST(Compile, ErrorsCarryTheLog) {
+// The whole log, and where in the user's text it is.
+TEST(Compile, B99_ErrorsCarryTheLog) {
   NEED_NVRTC();
   const Program broken = small_program("test.broken", "\n#line 7 \"mine.h\"\n *out = no_such_thing; also_missing();\n");
   const std::string text = error_of([&] { cubin_of(broken, "sm_90a", Cache("")); }, ErrorCode::invalid_argument);
@@ -187,7 +187,7 @@ TEST(Compile, NoJitNamesTheKeyAndTheRemedy) {
   EXPECT_EQ(cubin_of(small_program(), "sm_90a", cache), "cubin");
 }
 
-TEST(Compile, ArchsAreChecked) {
+TEST(Compile, B97_ArchsAreChecked) {
   EXPECT_EQ(arch_of(8, 0), "sm_80");
   EXPECT_EQ(arch_of(8, 9), "sm_89");
   EXPECT_EQ(arch_of(9, 0), "sm_90a");

@@ -17,7 +17,7 @@ std::string error_of_body(const std::string& body) {
   return error_of([&] { variant_from_text("struct Mine {\n" + body + "\n};\nKVLOOM_VARIANT(Mine)\n", "mine.h"); });
 }
 
-TEST(Text, ErrorsNameTheUsersFileAndLine) {
+TEST(Text, B99_ErrorsNameTheUsersFileAndLine) {
   const std::string text =
       error_of_body("  static float logit(float score, const kvloom::Coord& c) {\n    return scor + float(c.kv_pos);\n  }");
   EXPECT_TRUE(has(text, "variant.Mine")) << text;
@@ -123,7 +123,7 @@ TEST(Text, AFolderToWorkInThatIsMissingIsNamed) {
 }
 
 // What another process made serves, also where nothing may be compiled.
-TEST(Text, CompiledVariantsAreKept) {
+TEST(Text, B98_CompiledVariantsAreKept) {
   const TemporaryFolder folder;
   const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str());
   const std::string text = unique_text("kept");
