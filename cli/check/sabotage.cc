@@ -144,6 +144,7 @@ bool spoil_inputs(Sabotage s, const CaseData& data, SpoiledInputs& storage, Batc
         storage.q_pos.push_back(pos - 1);
       }
     }
+    batch.q_pos0 = nullptr;
     batch.q_pos = storage.q_pos.data();
     return !storage.q_pos.empty();
   }
@@ -155,7 +156,7 @@ bool spoil_inputs(Sabotage s, const CaseData& data, SpoiledInputs& storage, Batc
       const int64_t pages = data.params().kv.num_pages;
       storage.pages[size_t(e)] = (storage.pages[size_t(e)] + 1) % pages;
       tensors.pages = IndexView(storage.pages.data(), int64_t(storage.pages.size()));
-      return pages > 1 && c.kv_position != KvPosition::page_id;
+      return pages > 1;
     }
   }
   return false;
