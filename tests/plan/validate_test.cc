@@ -1,6 +1,7 @@
 // validate_plan accepts sound plans and names the fault of every broken one. The plans here are made by hand (naive_plan.h).
 #include "kvloom/plan/validate.h"
 
+#include "tests/plan/batches.h"
 #include "tests/plan/naive_plan.h"
 
 #include <gtest/gtest.h>
@@ -92,6 +93,28 @@ TEST(Validate, AcceptsItemsOfSeveralFixedChunks) {
   PlanParts uncounted = parts;
   for (MergeUnit& u : uncounted.units) u.arrivals = u.entry_count;
   EXPECT_NE(validate(uncounted, spec).find("arrivals"), std::string::npos);
+}
+
+// Two rows of a shared group stand at positions 0 and 100 with a window of 20: neither sees the keys in between, and nobody computes them.
+TEST(Validate, AcceptsGapsBetweenListedRows) {
+  const AttentionSpec spec = make_spec(4, 1, {true, 20, -1});
+  test::TestBatch b({2}, {110}, spec);
+  b.q_pos = {0, 100};
+  b.pages.resize(256);
+  b.groups.resize(2);
+  b.groups[0].kv_end = 10, b.groups[0].kv_pos0 = 30;
+  b.groups[1].level = 1, b.groups[1].kv_end = 110;
+  b.group_tokens = {{0, 1}, {0, 1}};
+  SchedulerConfig config = test::kv_config(1, Policy::stream);
+  for (KernelClass& k : config.classes) k.tile_rows = 4;
+  Capacity capacity = test::capacity_of(b);
+  capacity.max_kv_tokens = 120;
+  capacity.max_groups = 8;
+  capacity.max_level_rows = 4;
+  const test::Planned planned(spec, capacity, config, b.bind());
+  ASSERT_EQ(planned.header().num_groups, 2);
+  for (const WorkItem& item : planned.view.items) EXPECT_EQ(item.group, 1);
+  EXPECT_EQ(plan::validate_plan(planned.buffer.data, planned.buffer.bytes, spec, true), "");
 }
 
 TEST(Validate, AcceptsAnEmptyStep) {
