@@ -56,6 +56,17 @@ KVLOOM_HD float tanh_of(float x) {
 #endif
 }
 
+/// Within this on either side of 0 tanh_near() serves.
+inline constexpr float kTanhNear = 0.4375f;
+/// tanh x for |x| <= kTanhNear by multiply-adds alone: minimax polynomial of tanh(x) / x in x^2, relative error 2.9e-7 in fp32.
+KVLOOM_HD float tanh_near(float x) {
+  const float z = x * x;
+  float ratio = -0.04641977697610855f * z + 0.1324603259563446f;
+  ratio = ratio * z - 0.3333004117012024f;
+  ratio = ratio * z + 0.9999998211860657f;
+  return x * ratio;
+}
+
 /// 1 / (1 + exp(-x)): exactly 0 for -inf, 1 for +inf; NaN stays NaN. On a GPU relative error below 1e-6.
 KVLOOM_HD float sigmoid_of(float x) {
 #if defined(__CUDA_ARCH__)

@@ -11,8 +11,8 @@ namespace {
 constexpr int32_t kMaxDim = 256;                 // of one warp's rows
 constexpr int32_t kWideQk = 576, kWideVo = 512;  // MLA: the one pair beyond it
 constexpr int32_t kMemoryRows = 16;              // packed rows of the memory class
-constexpr double kBytesPerNs = 65.0;   // that an SM reads where all of them do (docs: lab notes, H200)
-constexpr double kFlopPerNs = 3000.0;  // that an SM does in mma.sync on such steps
+constexpr double kBytesPerNs = 65.0;             // that an SM reads where all of them do (docs: lab notes, H200)
+constexpr double kFlopPerNs = 3000.0;            // that an SM does in mma.sync on such steps
 
 sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   sm80::UnitSpec u;
@@ -24,6 +24,7 @@ sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   u.paged = s.storage == Storage::paged;
   u.fixed_split = fixed_split;
   u.rotates_keys = s.variant.rope.mode != RopeMode::none;
+  u.makes_masks = s.variant.custom_mask || s.variant.user != nullptr;
   u.shared_per_sm = g.shared_bytes_sm;
   return u;
 }
@@ -32,7 +33,8 @@ sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 std::string config_text(const sm80::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .q_dtype = kvloom::DType::{}, .kv_dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, "
-      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .stages = {}, .ahead = {}, .ctas_per_sm = {}, .paged = {}, .fixed_split = {}, "
+      ".tile_rows = {}, .tile_kv = {}, .warps_rows = {}, .warps_kv = {}, .stages = {}, .ahead = {}, .ctas_per_sm = {}, .paged = {}, "
+      ".fixed_split = {}, "
       ".q_in_registers = {}",
       c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.warps_rows,
       c.warps_kv, c.stages, c.ahead, c.ctas_per_sm, c.paged, c.fixed_split, c.q_in_registers);
@@ -97,7 +99,8 @@ bool sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& 
   config.cost_partial = 1000;
   config.cost_merge = 2500;
   config.classes[0] = memory_class(s, mixed);
-  config.keep_whole_margin = int64_t(mixed.tile_kv) * config.classes[0].cost_per_token;  // a tile: no CTA is to have more than that above the mean
+  config.keep_whole_margin =
+      int64_t(mixed.tile_kv) * config.classes[0].cost_per_token;  // a tile: no CTA is to have more than that above the mean
   config.classes[1] = compute_class(s, compute);
   config.num_ctas = g.num_sms * min_of(mixed.ctas_per_sm, compute.ctas_per_sm);
   if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return false;

@@ -18,6 +18,11 @@ template <class V, class P>
 concept HasKeep32 = requires(const Coord& c, const P& p) {
   V::keep32(c, p);
 };
+/// keep32 in two steps: custom_mask.h.
+template <class V, class P>
+concept HasBegin32 = requires(const Coord& c, const P& p) {
+  V::end32(V::begin32(c, p), c, p);
+};
 template <class V, class P>
 concept HasWeight = requires(float logit, const P& p) {
   V::weight(logit, p);
@@ -67,6 +72,17 @@ struct Compose {
     return (keep32_of<Parts>(c, p) & ...);
   }
 
+  /// The same in two steps, where one part alone masks.
+  template <class P>
+  requires((int(HasKeep<Parts, P>) + ...) == 1 && (HasBegin32<Parts, P> || ...)) KVLOOM_HD static auto begin32(const Coord& c, const P& p) {
+    return Masking<P>::begin32(c, p);
+  }
+  template <class P>
+  requires((int(HasKeep<Parts, P>) + ...) == 1 && (HasBegin32<Parts, P> || ...)) KVLOOM_HD static uint32_t
+      end32(const auto& bits, const Coord& c, const P& p) {
+    return Masking<P>::end32(bits, c, p);
+  }
+
   template <class P>
   requires(HasWeight<Parts, P> || ...) KVLOOM_HD static float weight(float logit, const P& p) {
     ((logit = weight_of<Parts>(logit, p)), ...);
@@ -96,6 +112,17 @@ struct Compose {
   }
 
  private:
+  /// The first part that masks in two steps.
+  template <class P, class V, class... Rest>
+  static constexpr auto masking_part() {
+    if constexpr (HasBegin32<V, P>)
+      return V{};
+    else
+      return masking_part<P, Rest...>();
+  }
+  template <class P>
+  using Masking = decltype(masking_part<P, Parts...>());
+
   template <class V, class P>
   KVLOOM_HD static float query_of(float x, float partner, int dim, const Coord& c, const P& p) {
     if constexpr (HasQuery<V, P>) return V::query(x, partner, dim, c, p);

@@ -9,8 +9,18 @@ namespace kvloom::variants {
 struct SoftCap {
   template <class P>
   KVLOOM_HD static float logit(float score, const Coord&, const P& p) {
-    return p.soft_cap * tanh_of(score * (1.0f / p.soft_cap));
+    return bound(p) * squash(score * (1.0f / bound(p)));
   }
+
+  /// Says that logit() is bound * squash(score / bound), and a score cheaper to squash where |score| <= kNear * bound: kernels may do so
+  /// for a tile of such scores, and multiply by the bound where they multiply anyway.
+  template <class P>
+  KVLOOM_HD static float bound(const P& p) {
+    return p.soft_cap;
+  }
+  KVLOOM_HD static float squash(float x) { return tanh_of(x); }
+  KVLOOM_HD static float squash_near(float x) { return tanh_near(x); }
+  static constexpr float kNear = kTanhNear;
 };
 
 }  // namespace kvloom::variants

@@ -29,6 +29,7 @@ def speed(unit):
         compute(unit, "c_alibi_drift", DRIFT, variant="Alibi"),
         compute(unit, "c_softcap_drift", DRIFT, variant="SoftCap"),
         compute(unit, "c_mask_drift", DRIFT, variant="CustomMask"),
+        compute(unit, "c_mask_drift4", C256 + ", .stages = 4, .ahead = 2", variant="CustomMask"),
         compute(unit, "c_rope", variant=ROPE),
         compute(unit, "c_e4m3", kv="e4m3"),
         compute(unit, "c_rope_drift", DRIFT, variant=ROPE),

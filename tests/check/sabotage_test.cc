@@ -33,7 +33,9 @@ TEST_P(Fault, IsFound) {
     spoiled += r.sabotaged;
     found += r.sabotaged && !r.errors.fault.empty();
     // A case that could not be spoiled is right; one that is refused for how it was spoiled proves nothing.
-    if (!r.sabotaged) EXPECT_EQ(r.errors.fault, "") << "case 5:" << i;
+    if (!r.sabotaged) {
+      EXPECT_EQ(r.errors.fault, "") << "case 5:" << i;
+    }
   }
   EXPECT_GE(spoiled, 8);
   EXPECT_GE(found, least_share_of(GetParam()) * spoiled) << "of " << spoiled;

@@ -11,9 +11,11 @@
 #include "tests/jit/nvrtc_here.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 namespace kvloom {
 namespace {
@@ -67,14 +69,23 @@ Recorded measure(const std::string& key, const char* arch) {
   return r;
 }
 
+/// As many at a time as there are cores.
 void record(const std::vector<Recorded>& units) {
+  std::vector<Recorded> now(units.size());
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < std::max(1u, std::thread::hardware_concurrency()); ++t) {
+    threads.emplace_back([&] {
+      for (size_t i = next++; i < units.size(); i = next++) now[i] = measure(units[i].key, "sm_90a");
+    });
+  }
+  for (std::thread& t : threads) t.join();
   std::ofstream file(list_path());
   file << "# recorded with " << kernel_compiler().version << "\n# key, then registers and spilled bytes of attend_memory, attend_compute, attend_mixed, attend_small (0: none) on sm_90a (tests/jit/units_test.cc)\n";
-  for (const Recorded& u : units) {
-    const Recorded now = measure(u.key, "sm_90a");
+  for (const Recorded& u : now) {
     file << u.key;
-    for (int e = 0; e < kEntries; ++e) file << " " << now.registers[e] << " " << now.spills[e];
-    file << "\n" << std::flush;
+    for (int e = 0; e < kEntries; ++e) file << " " << u.registers[e] << " " << u.spills[e];
+    file << "\n";
   }
 }
 

@@ -22,31 +22,34 @@ __device__ __forceinline__ bool needs_masks(const RowGroup& g, const KeyRange& r
   return has_keep<V>() || g.kv_position != KvPosition::linear || (g.row_list >= 0 && range.left >= 0);
 }
 
+/// What one row keeps of 32 keys. Where the variant can ask for its bits first, several words' may be on their way.
 template <class V>
-__device__ __forceinline__ uint32_t mask_word(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const PackedRow& row,
-                                              const KeptTokens& kept, int kv_head, int32_t j, const int32_t* pos) {
-  uint32_t word = kept.word(j);
-  Coord c{row.request, row.q_index, row.q_pos, group.kv_index0 + j, 0, row.q_head, kv_head};
-  if (group.kv_position != KvPosition::linear) {
+struct MaskWord {
+  uint32_t word;
+  Coord c;
+
+  /// By position and range; `j`: list token of the first key, `pos`: positions from there on.
+  __device__ __forceinline__ MaskWord(const VariantParams& p, const RowGroup& group, const PackedRow& row, const KeptTokens& kept, int kv_head, int32_t j,
+                                      const int32_t* pos)
+      : word(kept.word(j)), c{row.request, row.q_index, row.q_pos, group.kv_index0 + j, pos[0], row.q_head, kv_head} {
+    if (group.kv_position == KvPosition::linear) return;
 #pragma unroll 2
     for (int i = 0; i < 32; ++i) {
       if (!keeps(p.range, row.prefix, row.q_pos, pos[i])) word &= ~(1u << i);
     }
   }
-  if constexpr (has_keep32<V>()) {
-    c.kv_pos = pos[0];
-    if (word) word &= V::keep32(c, p);
-  } else if constexpr (has_keep<V>()) {
+  /// By a hook that sees one key at a time.
+  __device__ __forceinline__ void keep_each(const VariantParams& p, const int32_t* pos) {
+    const int32_t first = c.kv_index;
 #pragma unroll 1
     for (int i = 0; i < 32; ++i) {
       if (!(word >> i & 1)) continue;
-      c.kv_index = group.kv_index0 + j + i;
+      c.kv_index = first + i;
       c.kv_pos = pos[i];
       if (!V::keep(c, p)) word &= ~(1u << i);
     }
   }
-  return word;
-}
+};
 
 /// Runs of packed rows that are kept alike: the heads of a token, unless a hook may tell them apart.
 struct RowRuns {
@@ -67,20 +70,50 @@ struct RowRuns {
 
 /// Fills `mask` for kKeys keys from list token `token0` on; its positions are there. Ends with a barrier of the warp.
 template <class V, int kKeys, int kRows, int kWords>
-__device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const KeySpan& keys, const Rows& rows,
+__device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const Rows& rows,
                                                const RowRuns& runs, int kv_head, int32_t token0, PartMask<kRows, kWords>& mask) {
   static_assert(32 % kWords == 0);
   constexpr uint32_t kAll = kKeys < 32 ? (1u << (kKeys & 31)) - 1u : ~0u;
   const int lane = int(threadIdx.x) & 31, w = lane % kWords;  // a lane keeps to one word of the rows
   uint32_t live = 0, full = kAll;
   const int count = runs.count() * kWords;
-#pragma unroll(has_keep32<V>() ? 4 : 1)
-  for (int i = lane; i < count; i += 32) {
-    const int first = runs.begin(i / kWords), last = runs.end(i / kWords);
-    const uint32_t word = kAll & mask_word<V>(p, group, keys, rows.row[first], rows.kept[first], kv_head, token0 + 32 * w, mask.pos + 32 * w);
-    for (int r = first; r < last; ++r) mask.word[r * kWords + w] = word;
+  const auto keep = [&](int i, const MaskWord<V>& made) {
+    const uint32_t word = made.word & kAll;
+    for (int r = runs.begin(i / kWords); r < runs.end(i / kWords); ++r) mask.word[r * kWords + w] = word;
     live |= word;
     full &= word;
+  };
+  const auto make = [&](int i) {
+    const int first = runs.begin(i / kWords);
+    return MaskWord<V>(p, group, rows.row[first], rows.kept[first], kv_head, token0 + 32 * w, mask.pos + 32 * w);
+  };
+  if constexpr (has_begin32<V>()) {
+    constexpr int kTogether = 4;
+#pragma unroll 1
+    for (int i0 = lane; i0 < count; i0 += 32 * kTogether) {
+      decltype(V::begin32(Coord{}, p)) bits[kTogether];
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) bits[k] = V::begin32(make(min_of(i0 + 32 * k, count - 1)).c, p);
+#pragma unroll
+      for (int k = 0; k < kTogether; ++k) {
+        const int i = i0 + 32 * k;
+        if (i >= count) break;
+        MaskWord<V> made = make(i);
+        made.word &= V::end32(bits[k], made.c, p);
+        keep(i, made);
+      }
+    }
+  } else {
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) {
+      MaskWord<V> made = make(i);
+      if constexpr (has_keep32<V>()) {
+        if (made.word) made.word &= V::keep32(made.c, p);
+      } else if constexpr (has_keep<V>()) {
+        made.keep_each(p, mask.pos + 32 * w);
+      }
+      keep(i, made);
+    }
   }
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {

@@ -40,9 +40,21 @@ __device__ __forceinline__ uint32_t keep_word(const WarpKeys& keys, const KeptTo
   return kept.word(keys.token0 + key);
 }
 
+/// How scores become logits.
+enum class Form {
+  hooked,    // by the variant's hook, one by one; without one they are logits
+  biased,    // they begin as the variant's bias, which is in proportion to the distance, and the products add to it: no hook is left to apply
+  squashed,  // by the variant's squash, which has a cheaper form for tiles of small scores
+};
+template <class V>
+KVLOOM_HD constexpr Form form_of() {
+  if (has_weight<V>()) return Form::hooked;
+  return has_slope<V>() ? Form::biased : has_squash<V>() ? Form::squashed : Form::hooked;
+}
+
 /// What scores are multiplied by before anything else.
 struct ScoreFactors {
-  float hooks;   // where a hook gets them: q.k becomes its score
+  float hooks;   // where a hook gets them, or a squash: q.k becomes its score
   float others;  // where no hook does; 1, or the softmax's scale could not be folded into the exponentials
 };
 
@@ -61,17 +73,17 @@ __device__ __forceinline__ float hooked_logit(float score, const VariantParams& 
   return weight_of<V>(score, p);
 }
 
-/// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant. kSloped: the
-/// positions of the keys are consecutive, and the variant is a bias in proportion to the distance: two multiply-adds a score.
-template <class V, bool kCut, bool kSloped, int kKeyTiles>
+/// How a row's logits come about.
+enum class Logits { hooked, squashed, squashed_near, there };
+
+/// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant.
+template <class V, bool kCut, Logits kLogits, int kKeyTiles>
 __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row,
                                              const WarpKeys& keys) {
   constexpr float kMasked = has_weight<V>() ? 0.0f : neg_inf();
   const int quad = int(threadIdx.x) & 3;
   PackedRow r;
-  if constexpr (has_logit<V>()) r = rows.row[row];
-  float bias = 0.0f;  // of this lane's first key
-  if constexpr (kSloped) bias = r.slope * float(keys.pos0 + keys.key0 + 2 * quad - r.q_pos);
+  if constexpr (kLogits == Logits::hooked && has_logit<V>()) r = rows.row[row];
 #pragma unroll
   for (int w = 0; w < ceil_div(kKeyTiles, 4); ++w) {
     uint32_t word = ~0u;
@@ -82,12 +94,12 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
       for (int e = 0; e < 2; ++e) {
         float& x = s[n][2 * h + e];
         const bool keep = !kCut || (word >> ((n & 3) * 8 + e) & 1u);
-        if constexpr (kSloped) {
-          x = __fmaf_rn(x, by.hooks, __fmaf_rn(r.slope, float(8 * n + e), bias));
-        } else if constexpr (has_logit<V>() || has_weight<V>()) {
+        if constexpr (kLogits == Logits::squashed_near) {
+          x = V::squash_near(x * by.hooks);
+        } else if constexpr (kLogits == Logits::squashed) {
+          x = V::squash(x * by.hooks);
+        } else if constexpr (kLogits == Logits::hooked) {
           if (keep) x = hooked_logit<V>(x * by.hooks, p, r, keys, keys.key0 + n * 8 + 2 * quad + e);
-        } else {
-          x *= by.others;
         }
         if (kCut) x = keep ? x : kMasked;
       }
@@ -95,32 +107,70 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
   }
 }
 
-template <class V, bool kCut, bool kSloped, int kRowTiles, int kKeyTiles>
+template <class V, bool kCut, Logits kLogits, int kRowTiles, int kKeyTiles>
 __device__ __forceinline__ void apply_to_rows(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row0,
                                               const WarpKeys& keys) {
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r) {
-    apply_to_row<V, kCut, kSloped>(s[r / 2], r % 2, p, by, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
+    apply_to_row<V, kCut, kLogits>(s[r / 2], r % 2, p, by, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
+  }
+}
+
+/// True, for the whole warp, if no |score| * |factor| is above `bound`.
+template <int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ bool warp_all_near(const float (&s)[kRowTiles][kKeyTiles][4], float factor, float bound) {
+  float top[4] = {};  // chains
+#pragma unroll
+  for (int i = 0; i < kRowTiles * kKeyTiles * 4; ++i) top[i % 4] = fmaxf(top[i % 4], fabsf(s[i / 4 / kKeyTiles][i / 4 % kKeyTiles][i % 4]));
+  return __all_sync(0xffffffffu, fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3])) * fabsf(factor) <= bound);
+}
+
+/// Scores of Form::biased as the products should find them. `unit`: what a logit of 1 is in scores.
+template <int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void start_biased(float (&s)[kRowTiles][kKeyTiles][4], const Rows& rows, int row0, const WarpKeys& keys, float unit) {
+  const int lane = int(threadIdx.x) & 31;
+#pragma unroll
+  for (int i = 0; i < 2 * kRowTiles; ++i) {
+    const PackedRow& r = rows.row[row0 + i * 8 + lane / 4];
+    const int32_t first = keys.key0 + 2 * (lane & 3);  // this lane's first key
+    const float slope = r.slope * unit;
+    if (keys.pos == nullptr) {
+      const float bias = slope * float(keys.pos0 + first - r.q_pos);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) s[i / 2][n][i % 2 * 2 + e] = __fmaf_rn(slope, float(8 * n + e), bias);
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) s[i / 2][n][i % 2 * 2 + e] = slope * float(keys.position(first + 8 * n + e) - r.q_pos);
+      }
+    }
   }
 }
 
 /// Applies hooks and masks to s[row tile][key tile][4] (mma layout) of rows row0 and up. In: q.k. Out, kept keys: q.k (to be multiplied by
-/// the scale as the softmax goes) if the variant has no hook; final logits if it has; weights for reduction sum. Masked keys: -inf, or
-/// 0 for sum. `cut`: some row may not keep some key of the tile.
-template <class V, int kRowTiles, int kKeyTiles>
+/// the scale as the softmax goes) if the variant has no hook or is a bias; shares of the bound if it squashes; final logits if it has another
+/// hook; weights for reduction sum. Masked keys: -inf, or 0 for sum. `cut`: some row may not keep some key of the tile.
+template <class V, Form kForm, int kRowTiles, int kKeyTiles>
 __device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows,
                                                    int row0, const WarpKeys& keys, bool cut) {
-  constexpr bool kSloped = has_slope<V>() && !has_weight<V>();
-  if (kSloped && keys.group->kv_position == KvPosition::linear) {
-    if (cut) {
-      apply_to_rows<V, true, kSloped>(s, p, by, rows, row0, keys);
-    } else {
-      apply_to_rows<V, false, kSloped>(s, p, by, rows, row0, keys);
+  if constexpr (kForm == Form::squashed) {
+    const bool near = warp_all_near(s, by.hooks, V::kNear);
+    if (near && !cut) apply_to_rows<V, false, Logits::squashed_near>(s, p, by, rows, row0, keys);
+    else if (near) apply_to_rows<V, true, Logits::squashed_near>(s, p, by, rows, row0, keys);
+    else apply_to_rows<V, true, Logits::squashed>(s, p, by, rows, row0, keys);
+  } else if constexpr (kForm == Form::hooked && (has_logit<V>() || has_weight<V>())) {
+    if (cut) apply_to_rows<V, true, Logits::hooked>(s, p, by, rows, row0, keys);
+    else apply_to_rows<V, false, Logits::hooked>(s, p, by, rows, row0, keys);
+  } else {
+    if (by.others != 1.0f) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles * kKeyTiles * 4; ++i) s[i / 4 / kKeyTiles][i / 4 % kKeyTiles][i % 4] *= by.others;
     }
-  } else if (cut || kSloped || by.others != 1.0f) {
-    apply_to_rows<V, true, false>(s, p, by, rows, row0, keys);
-  } else if constexpr (has_logit<V>() || has_weight<V>()) {
-    apply_to_rows<V, false, false>(s, p, by, rows, row0, keys);
+    if (cut) apply_to_rows<V, true, Logits::there>(s, p, by, rows, row0, keys);
   }
 }
 

@@ -26,8 +26,16 @@ KVLOOM_HD constexpr bool has_slope() {
   return requires(const Coord& c, const VariantParams& p) { V::slope(c, p); };
 }
 template <class V>
+KVLOOM_HD constexpr bool has_squash() {
+  return requires(float x, const VariantParams& p) { V::squash_near(x); V::bound(p); };
+}
+template <class V>
 KVLOOM_HD constexpr bool has_keep() {
   return requires(const Coord& c, const VariantParams& p) { V::keep(c, p); };
+}
+template <class V>
+KVLOOM_HD constexpr bool has_begin32() {
+  return requires(const Coord& c, const VariantParams& p) { V::end32(V::begin32(c, p), c, p); };
 }
 template <class V>
 KVLOOM_HD constexpr bool has_keep32() {

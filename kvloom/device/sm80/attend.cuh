@@ -50,12 +50,12 @@ struct Pass {
       mask.pos[i] = position_of<C>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
     }
     __syncwarp();
-    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, walk.keys, m.rows(), block::RowRuns::of<V>(args.group_size, m.item), kv_head, first, mask);
+    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item), kv_head, first, mask);
   }
   /// True if key `i` of this warp's part of the tile is kept by some row.
   __device__ __forceinline__ bool is_live(int slot, int32_t token, int i) const {
     const int32_t j = token + part() * C.copy_rows() + i;
-    if (token >= walk.end || !in_span(j)) return false;
+    if (!walk.has(token) || !in_span(j)) return false;
     return masked ? m.mask[slot][part()].live[i / 32] >> (i % 32) & 1 : walk.touches(j);
   }
   /// True if no row keeps any of the keys that this warp works on.
@@ -88,7 +88,7 @@ struct Pass {
   /// This lane's key of tiles_together() tiles from number `t` on, the first of which begins at `token`.
   __device__ __forceinline__ Lookup warp_look_up(int t, int32_t token) const {
     const int tile = lane() / C.copy_rows(), slot = t % Memory::kSlots;
-    if (masked && token < walk.end) warp_make_mask(slot, token);
+    if (masked && walk.has(token)) warp_make_mask(slot, token);
 #pragma unroll
     for (int i = 1; i < kTilesTogether; ++i) token = i <= tile ? after(token, 1) : token;
     if (tile >= tiles_together()) return {token, false, 0};
@@ -102,13 +102,13 @@ struct Pass {
   /// This warp's copies of tile t, which begins at `token`, if it has any. Warps that copy whole tiles first look at what they copy.
   __device__ __forceinline__ void warp_load(int t, int32_t token, const TileRing<C, V>& ring, const RingPlace& to) const {
     if constexpr (C.own_keys()) {
-      if (token < walk.end) {
+      if (walk.has(token)) {
         const KeyPlace* place = m.place[warp()] + (masked ? 0 : t % kTilesTogether * C.copy_rows());
         warp_load_rows<C>(place, warp() * C.copy_rows(), ptx::shared_address(m.k[to.stage]), ptx::shared_address(m.v[to.stage]));
       }
       ptx::cp_async_commit();
     } else {
-      if (t % C.warps() != warp() || token >= walk.end) return;
+      if (t % C.warps() != warp() || !walk.has(token)) return;
       ring.warp_wait_free(to);
       if (masked) warp_make_mask(to.stage, token);
       constexpr int kEach = C.copy_rows() / 32;
@@ -173,7 +173,7 @@ struct Pass {
     const LaneOffsets lane_offset{ptx::kept(Keys<C, kPlacedKeys, C.key_tiles()>::lane_offset(key0)),
                                   ptx::kept(Values<C, 4>::lane_offset(C.wide() ? 0 : key0))};
 #pragma unroll 1
-    for (int t = 0; token < walk.end; ++t, token = after(token, 1)) {
+    for (int t = 0; walk.has(token); ++t, token = after(token, 1)) {
       ring.warp_wait(there);
       there = false;  // a tile that no row keeps anything of does not look at the next
       if (together) __syncthreads();  // this tile is there for all; everybody is done with the one before
@@ -218,7 +218,7 @@ __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanV
   ptx::cp_async_commit();
   const Pass<C, V> pass{args, m, kv_head, TileWalk::of<C.tile_kv>(keys, m.hull), block::needs_masks<V>(m.group, args.params.variant.range),
                         can_turn_in_registers<C, V>() && turns_whole_heads(args.params.variant.rope, C.head_dim_qk)};
-  const Scaling scaling = Scaling::of<V>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
+  const Scaling scaling = Scaling::of<V, C.wide() ? block::Form::hooked : block::form_of<V>()>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
   Queries<C, kFp8K> q(ptx::shared_address(m.q), row0);
   if constexpr (C.wide()) {
     WarpState<C, C.head_dim_vo / C.warps_kv / 8> state;

@@ -15,6 +15,7 @@ struct UnitSpec {
   bool paged = true;
   bool fixed_split = false;
   bool rotates_keys = false;  // a key hook: with fp8 keys it needs a tile of its own
+  bool makes_masks = false;   // key by key, before a tile is copied
   int shared_per_sm = 233472;  // bytes; sm_80: 167936, sm_86, sm_89, sm_120: 102400
 };
 
@@ -76,12 +77,13 @@ KVLOOM_HD constexpr AttendConfig memory_of_8_warps(const UnitSpec& s) {
   return with_stages(c, s, 1, 3);
 }
 
-/// Many rows: 256 of them make the most of every tile that is read; warps may drift apart by a tile.
+/// Many rows: 256 of them make the most of every tile that is read; warps may drift apart by a tile. Masks take a while to make: tiles that wait
+/// for one are begun two ahead.
 KVLOOM_HD constexpr AttendConfig compute_of_8_warps(const UnitSpec& s) {
   AttendConfig c = common_config(s);
   c.tile_rows = 256, c.tile_kv = 64, c.warps_rows = 8, c.warps_kv = 1;
-  c = with_stages(c, s, 1, 3);
-  c.ahead = 1;
+  c = with_stages(c, s, 1, s.makes_masks ? 4 : 3);
+  c.ahead = c.stages - 2;
   return c;
 }
 KVLOOM_HD constexpr AttendConfig compute_of_4_warps(const UnitSpec& s) {

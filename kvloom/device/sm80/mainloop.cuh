@@ -121,16 +121,17 @@ struct Keys {
   }
 };
 
-/// s = Q . K^T of 8 kKeyTiles keys; `k`: the lane's address in the tile.
+template <int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void clear_scores(float (&s)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+  for (int i = 0; i < kRowTiles * kKeyTiles * 4; ++i) s[i / 4 / kKeyTiles][i / 4 % kKeyTiles][i % 4] = 0.0f;
+}
+
+/// s += Q . K^T of 8 kKeyTiles keys; `k`: the lane's address in the tile.
 template <AttendConfig C, bool kFp8, int kKeyTiles>
 __device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles][4], const Queries<C, kFp8>& q, uint32_t k) {
   using K = Keys<C, kFp8, kKeyTiles>;
   const K keys{{k}};
-#pragma unroll
-  for (int mi = 0; mi < C.row_tiles(); ++mi) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) s[mi][n][0] = s[mi][n][1] = s[mi][n][2] = s[mi][n][3] = 0.0f;
-  }
   constexpr int kSteps = C.head_dim_qk / 16, kLoads = kKeyTiles / K::kTogether, kAhead = min_of(C.loads_ahead, kLoads);
   uint32_t a[2][C.row_tiles()][4], raw[kAhead + 1][4];
   const auto fetch = [&](int i) {

@@ -25,6 +25,18 @@ __device__ __forceinline__ void block_init_ring(SharedMemory<C, V>& m) {
   }
 }
 
+/// By all threads, when the last pass is over and before the memory is another layout's.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void block_end_ring(SharedMemory<C, V>& m) {
+  if constexpr (C.own_keys()) return;
+  if (threadIdx.x != 0) return;
+#pragma unroll
+  for (int s = 0; s < C.stages; ++s) {
+    ptx::barrier_end(ptx::shared_address(&m.landed[s]));
+    ptx::barrier_end(ptx::shared_address(&m.left[s]));
+  }
+}
+
 template <AttendConfig C, class V>
 struct TileRing {
   SharedMemory<C, V>& m;

@@ -88,6 +88,9 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
     block_fetch_item<M, V>(plan, i, small);  // lies where `large` has it, too
     const int now = small.item.kernel_class;
     if (now != before) {
+      if (before == 1) block_end_ring<C, V>(large);
+      if (before == 0) block_end_ring<M, V>(small);
+      if (before >= 0) __syncthreads();
       if (now == 0) block_prepare<M, V>(args, small);
       else block_prepare<C, V>(args, large);
       __syncthreads();

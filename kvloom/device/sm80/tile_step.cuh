@@ -30,14 +30,21 @@ struct Scaling {
   float slack;  // block::kSlack / scale
 
   /// `score_factor`: what q.k is of the scores.
-  template <class V>
+  template <class V, block::Form kForm>
   __device__ __forceinline__ static Scaling of(const VariantParams& p, int kv_head, float score_factor) {
+    constexpr float kTiny = 1e-30f;
     const float k_scale = p.scale.k_per_head ? p.scale.k_per_head[kv_head] : p.scale.k;
-    const float factor = p.sm_scale * p.scale.q * k_scale * score_factor;
-    if (block::has_weight<V>()) return {{factor, 1.0f}, 1.0f, block::kSlack};
-    if (block::has_logit<V>()) return {{factor, 1.0f}, kLog2e, block::kSlack * kLn2};
+    float factor = p.sm_scale * p.scale.q * k_scale * score_factor;
+    if constexpr (block::has_weight<V>()) return {{factor, 1.0f}, 1.0f, block::kSlack};
+    if constexpr (kForm == block::Form::squashed) {
+      const float scale = V::bound(p) * kLog2e;
+      return {{factor / V::bound(p), 1.0f}, scale, block::kSlack / scale};
+    }
+    if constexpr (kForm == block::Form::hooked && block::has_logit<V>()) return {{factor, 1.0f}, kLog2e, block::kSlack * kLn2};
+    // The bias is divided by the factor: that is never 0, but so small that nothing is left of q.k.
+    if (kForm == block::Form::biased && factor > -kTiny && factor < kTiny) factor = kTiny;
     const float scale = factor * kLog2e;
-    if (scale > 1e-30f) return {{factor, 1.0f}, scale, block::kSlack / scale};
+    if (scale > kTiny) return {{factor, 1.0f}, scale, block::kSlack / scale};
     return {{factor, scale}, 1.0f, block::kSlack};  // zero or negative: no good for folding
   }
 };
@@ -83,7 +90,12 @@ __device__ __forceinline__ void weigh(Scores<C>& x, WarpState<C, kDimTiles>& sta
 }
 
 template <AttendConfig C, class V, bool kFp8K>
-__device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q) {
+__device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q, const Scaling& scaling) {
+  if constexpr (block::form_of<V>() == block::Form::biased) {
+    block::start_biased(x.s, tile.rows, tile.row0, tile.keys, 1.0f / scaling.by.hooks);
+  } else {
+    clear_scores(x.s);
+  }
   if constexpr (can_turn_in_registers<C, V>()) {
     const VariantParams& p = args.params.variant;
     if (tile.turns && p.rope.mode == RopeMode::half_split) {
@@ -99,8 +111,8 @@ template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class F>
 __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
                                                const Scaling& scaling, WarpState<C, kDimTiles>& state, F&& before_values) {
   Scores<C> x;
-  score<C, V>(x, args, tile, q);
-  block::warp_apply_variant<V>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
+  score<C, V>(x, args, tile, q, scaling);
+  block::warp_apply_variant<V, block::form_of<V>()>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
   if constexpr (!block::has_weight<V>()) {
     const auto tops = state.softmax.tops(x.s);
     if (state.softmax.warp_must_raise(tops, scaling.slack)) state.softmax.raise(tops, state.o, scaling.scale, scaling.slack);

@@ -50,7 +50,7 @@ struct KeyHook {
   }
 };
 
-/// s = Q . turned K of 8 kKeyTiles keys from keys.key0 on. kHalves: as RopeMode::half_split pairs dims; else as interleaved.
+/// s += Q . turned K of 8 kKeyTiles keys from keys.key0 on. kHalves: as RopeMode::half_split pairs dims; else as interleaved.
 template <AttendConfig C, class V, bool kHalves, int kKeyTiles>
 __device__ __forceinline__ void warp_turned_scores(float (&s)[C.row_tiles()][kKeyTiles][4], const Queries<C, false>& q, uint32_t k,
                                                    const VariantParams& p, const uint64_t* turns, const block::WarpKeys& keys) {
@@ -59,8 +59,6 @@ __device__ __forceinline__ void warp_turned_scores(float (&s)[C.row_tiles()][kKe
   const int lane = int(threadIdx.x) & 31;
   const K operands{{k}};
   KeyHook<C, V> hook(p, turns, keys);
-#pragma unroll
-  for (int i = 0; i < C.row_tiles() * kKeyTiles * 4; ++i) s[i / 4 / kKeyTiles][i / 4 % kKeyTiles][i % 4] = 0.0f;
 #pragma unroll
   for (int d = 0; d < kSteps; ++d) {
 #pragma unroll

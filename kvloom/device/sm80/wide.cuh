@@ -36,8 +36,9 @@ __device__ __forceinline__ void warp_wide_tile_step(const AttendArgs& args, cons
   struct {
     float s[1][C.key_tiles()][4];
   } x;
+  clear_scores(x.s);
   warp_scores<C, kFp8K, C.key_tiles()>(x.s, q, tile.k);
-  block::warp_apply_variant<V>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
+  block::warp_apply_variant<V, block::Form::hooked>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
   if constexpr (!block::has_weight<V>()) {
     float top[2];
     block_row_max<C>(x.s, top, m.exchange);

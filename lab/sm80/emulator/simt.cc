@@ -155,7 +155,14 @@ void land(const std::vector<Copy>& copies) {
     if (c.bytes) std::memcpy(to, c.from, c.bytes);
   }
 }
-void barrier_init(uint32_t barrier, uint32_t count) { barriers[barrier] = {count, count, 0, {}}; }
+void barrier_init(uint32_t barrier, uint32_t count) {
+  if (barriers.count(barrier)) std::printf("simt: a barrier made where there is one\n"), std::abort();
+  barriers[barrier] = {count, count, 0, {}};
+}
+void barrier_end(uint32_t barrier) {
+  if (!barriers.at(barrier).landing.empty()) std::printf("simt: a barrier ended before its copies landed\n"), std::abort();
+  barriers.erase(barrier);
+}
 void barrier_arrive(uint32_t barrier) { barriers.at(barrier).arrive(); }
 void arrive_after_copies(uint32_t barrier) {
   Fiber& f = fibers[current];

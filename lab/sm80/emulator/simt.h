@@ -44,6 +44,7 @@ void wait_copies(int pending);
 
 /// mbarriers at shared addresses. Copies that an arrival waits for happen when somebody waits for the phase.
 void barrier_init(uint32_t barrier, uint32_t count);
+void barrier_end(uint32_t barrier);
 void barrier_arrive(uint32_t barrier);
 void arrive_after_copies(uint32_t barrier);
 bool barrier_test(uint32_t barrier, uint32_t parity);
