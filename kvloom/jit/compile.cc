@@ -3,6 +3,7 @@
 #include "kvloom/jit/nvrtc.h"
 #include "kvloom/jit/progress.h"
 #include "kvloom/support/check.h"
+#include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
 
 #include <algorithm>
@@ -13,7 +14,9 @@ namespace kvloom::jit {
 namespace {
 
 std::vector<std::string> options_of(const std::string& arch) {
-  return {"--gpu-architecture=" + arch, "-std=c++20", "-default-device", "-ftz=true", "--ptxas-options=-v"};
+  std::vector<std::string> options{"--gpu-architecture=" + arch, "-std=c++20", "-default-device", "-ftz=true", "--ptxas-options=-v"};
+  if (environment("KVLOOM_RACECHECK") == "1") options.push_back("-DKVLOOM_RACECHECK");  // device/sm80/ring.cuh
+  return options;
 }
 
 const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {

@@ -12,6 +12,14 @@
 
 namespace kvloom::sm80 {
 
+/// Who arrives for a warp that has gone through __syncwarp. Where a warp is converged that becomes a branch around nothing, so
+/// compute-sanitizer's racecheck does not know of it and takes other lanes' accesses for unordered: under KVLOOM_RACECHECK every lane arrives.
+#if defined(KVLOOM_RACECHECK)
+inline constexpr int kArrivingLanes = 32;
+#else
+inline constexpr int kArrivingLanes = 1;
+#endif
+
 /// By all threads, before the barrier that makes shared memory known to all.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void block_init_ring(SharedMemory<C, V>& m) {
@@ -20,8 +28,8 @@ __device__ __forceinline__ void block_init_ring(SharedMemory<C, V>& m) {
   m.ring = {0, 0};
 #pragma unroll
   for (int s = 0; s < C.stages; ++s) {
-    ptx::barrier_init(ptx::shared_address(&m.landed[s]), 33);
-    ptx::barrier_init(ptx::shared_address(&m.left[s]), uint32_t(C.warps()));
+    ptx::barrier_init(ptx::shared_address(&m.landed[s]), 32 + kArrivingLanes);
+    ptx::barrier_init(ptx::shared_address(&m.left[s]), uint32_t(C.warps() * kArrivingLanes));
   }
 }
 
@@ -56,7 +64,7 @@ struct TileRing {
   /// This warp's copies are all the tile has, and what it wrote about the tile itself goes with them.
   __device__ __forceinline__ void warp_arrive_landed(const RingPlace& to) const {
     ptx::cp_async_arrive(ptx::shared_address(&m.landed[to.stage]));
-    if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&m.landed[to.stage]));
+    if (int(threadIdx.x & 31) < kArrivingLanes) ptx::barrier_arrive(ptx::shared_address(&m.landed[to.stage]));
   }
   /// True if the tile after `reading` is already there: asked some time before it is needed, since the answer takes its time.
   __device__ __forceinline__ bool warp_sees_next() const {
@@ -77,7 +85,7 @@ struct TileRing {
   __device__ __forceinline__ void warp_leave() {
     if constexpr (!C.own_keys()) {
       __syncwarp();
-      if ((threadIdx.x & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&m.left[reading.stage]));
+      if (int(threadIdx.x & 31) < kArrivingLanes) ptx::barrier_arrive(ptx::shared_address(&m.left[reading.stage]));
     }
     reading = place(1);
   }
