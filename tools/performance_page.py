@@ -83,7 +83,7 @@ def section(path):
     data = json.loads(path.read_text(encoding="utf-8"))
     if "benchmarks" in data:
         body, machine = plan_table(data), None
-    elif "gpu" in data:
+    elif "gpu" in data and "rows" in data:
         body, machine = gpu_table(data), data["machine"]
     elif "cases" in data:
         body, machine = check_table(data), data.get("machine")
