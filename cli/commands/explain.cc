@@ -18,7 +18,8 @@ namespace {
 
 struct Arguments {
   replay::ExplainOptions options;
-  std::string backend = "cpu", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target, variant, svg, json;
+  std::string backend = "cpu", rope = "none", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target,
+              variant, svg, json;
   bool no_ceilings = false;
 };
 
@@ -39,8 +40,10 @@ int run(Arguments& a) {
   o.engine.policy = parse_policy(a.policy);
   o.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   o.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
+  if (a.rope != "none") o.rope = a.rope == "interleaved" ? RopeMode::interleaved : RopeMode::half_split;
   if (a.backend == "cuda") o.engine.backend = Backend::cuda;
   if (!a.variant.empty()) o.user = variant_from_file(a.variant);
+  require(a.arch.empty() || a.backend == "cuda", "--arch {}: got it with --backend {}, wanted --backend cuda", a.arch, a.backend);
   if (!a.arch.empty()) o.engine.cuda_arch = a.arch.c_str();
   if (!a.no_ceilings && a.backend == "cpu") {
     ThreadPool pool(o.engine.threads > 0 ? o.engine.threads : std::max(1, this_machine().cores));
@@ -77,15 +80,20 @@ void add(CLI::App& c, int& exit_code) {
       ->check(one_of(replay::dtype_names()))
       ->capture_default_str();
   c.add_option("--page-size", o.page_size, "Tokens a page")->check(CLI::Range(1, 65536))->capture_default_str();
+  c.add_option("--rope", a->rope, "RoPE fused into attention: none, interleaved, half_split (none: K is rotated at append)")
+      ->check(one_of({"none", "interleaved", "half_split"}))
+      ->capture_default_str();
+  c.add_option("--max-kv-tokens", o.max_kv_tokens, "Capacity of the engine, as a server sets it; default: this step's own")
+      ->check(kPositive);
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--levels", a->levels, "auto, off")->check(one_of({"auto", "off"}))->capture_default_str();
   c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
   c.add_option("--variant", a->variant, "A variant of your own (docs/variants.md)")->type_name("FILE");
-  c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs");
+  c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs (a GPU's are never measured here)");
   c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");
-  c.add_option("--json", a->json, "Write everything as JSON, - for stdout")->type_name("FILE");
+  c.add_option("--json", a->json, "Write everything as JSON, - for stdout (the text goes to stderr then)")->type_name("FILE");
   c.callback([a, &exit_code] { exit_code = run(*a); });
 }
 

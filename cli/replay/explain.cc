@@ -47,10 +47,9 @@ struct Work {
   double intensity() const { return bytes > 0 ? flop / bytes : 0.0; }
   double memory_us(const cli::Ceilings& c) const { return bytes / c.read_gbps * 1e-3; }
   double compute_us(const cli::Ceilings& c) const { return flop / c.fma_gflops * 1e-3; }
-  std::string roof(const cli::Ceilings& c) const {
-    if (c.read_gbps <= 0 || c.fma_gflops <= 0) return "-";
-    return fmt::format("{} ({:.1f} us)", memory_us(c) >= compute_us(c) ? "memory" : "compute", max_of(memory_us(c), compute_us(c)));
-  }
+  bool has_roof(const cli::Ceilings& c) const { return c.read_gbps > 0 && c.fma_gflops > 0; }
+  const char* roof(const cli::Ceilings& c) const { return memory_us(c) >= compute_us(c) ? "memory" : "compute"; }
+  double roof_us(const cli::Ceilings& c) const { return max_of(memory_us(c), compute_us(c)); }
 };
 
 Work work_of(const AttentionSpec& spec, const Slice& s, int64_t token_bytes) {
@@ -64,7 +63,7 @@ Work work_of(const AttentionSpec& spec, const Slice& s, int64_t token_bytes) {
 
 std::string work_row(const std::string& name, const std::string& q_len, const std::string& kv_len, const Work& w, const cli::Ceilings& c) {
   return fmt::format("  {:>9} {:>8} {:>9} {:>11} {:>11.3f} {:>10.3f} {:>10.1f}   {}\n", name, q_len, kv_len, w.packed_rows, w.bytes * 1e-6,
-                     w.flop * 1e-9, w.intensity(), w.roof(c));
+                     w.flop * 1e-9, w.intensity(), w.has_roof(c) ? fmt::format("{} ({:.1f} us)", w.roof(c), w.roof_us(c)) : "-");
 }
 
 void check(const ExplainOptions& o, const Model& model) {
@@ -82,21 +81,29 @@ void check(const ExplainOptions& o, const Model& model) {
   }
 }
 
-Capacity exact_capacity(const StepTables& t) {
+/// As large as the step, or larger where the user says so.
+Capacity capacity_of(const StepTables& t, int64_t max_kv_tokens) {
   Capacity c;
   c.max_requests = max_of(1, int32_t(t.slices.size()));
   c.max_query_tokens = max_of<int64_t>(1, t.qo_indptr.back());
   for (const Slice& s : t.slices) c.max_kv_tokens += s.kv_len;
+  c.max_kv_tokens = max_of(c.max_kv_tokens, max_kv_tokens);
   c.max_level_rows = 3 * c.max_query_tokens;
   return c;
 }
 
 std::string heading(const ExplainOptions& o, const Model& model, const AttentionSpec& spec) {
   const int32_t left = spec.variant.range.left;
-  return fmt::format("{}, layer {}: {}{}{}, q {}, KV {}, pages of {}\n", model.name, o.layer,
-                     left < 0 ? std::string("all keys before the row") : fmt::format("a window of {} keys", left + 1),
+  const bool changed = o.overrides.heads > 0 || o.overrides.kv_heads > 0 || o.overrides.head_dim > 0;
+  const std::string dims = spec.head_dim_qk == spec.head_dim_vo ? fmt::format("{}", spec.head_dim_qk)
+                                                                : fmt::format("{} (K) and {} (V)", spec.head_dim_qk, spec.head_dim_vo);
+  return fmt::format("{}{}, layer {}: {} query heads, {} KV head{}, head dim {}{}\n  causal{}{}{}{}, q {}, KV {}, pages of {} tokens\n",
+                     model.name, changed ? " with heads or dims of the command line" : "", o.layer, spec.num_qo_heads, spec.num_kv_heads,
+                     spec.num_kv_heads == 1 ? "" : "s", dims, model.v_in_k ? ", V within K (MLA)" : "",
+                     left < 0 ? "" : fmt::format(", a window of {} keys", left + 1),
                      spec.variant.soft_cap > 0 ? fmt::format(", soft cap {:g}", spec.variant.soft_cap) : "",
-                     spec.variant.sink ? ", sinks" : "", name_of(spec.q_dtype), name_of(spec.kv_dtype), o.page_size);
+                     spec.variant.sink ? ", sinks" : "", o.rope != RopeMode::none ? ", fused RoPE" : "", name_of(spec.q_dtype),
+                     name_of(spec.kv_dtype), o.page_size);
 }
 
 }  // namespace
@@ -106,10 +113,11 @@ Explanation explain_step(const ExplainOptions& o) {
   check(o, model);
   AttentionSpec spec = layer_spec(model, o.layer % model.kinds(), o.types, o.page_size);
   spec.variant.user = o.user;
+  spec.variant.rope.mode = o.rope;
   spec = with_user_variant(spec);
   const int64_t token_bytes = model.kv_elements() * size_of(o.types.kv);
   const StepTables tables(o);
-  Engine engine(spec, exact_capacity(tables), o.engine);
+  Engine engine(spec, capacity_of(tables, o.max_kv_tokens), o.engine);
   const Plan plan = engine.plan(tables.batch());
   const StepStats stats = step_stats(plan.view(), spec, tables.slices, token_bytes);
 
@@ -137,8 +145,19 @@ Explanation explain_step(const ExplainOptions& o) {
     out.text +=
         fmt::format("  shared prefixes are read once: {:.3f} MB instead of {:.3f} MB\n", stats.read_bytes * 1e-6, stats.flat_bytes * 1e-6);
   if (o.ceilings.read_gbps > 0)
-    out.text += fmt::format("  roofs measured now: {:.1f} GB/s read, {:.1f} GFLOP/s fp32\n", o.ceilings.read_gbps, o.ceilings.fma_gflops);
+    out.text += fmt::format(
+        "  roofs measured now: {:.1f} GB/s read, {:.1f} GFLOP/s fp32; they meet at {:.1f} FLOP/byte (the ridge below is a core's alone, "
+        "nominal)\n",
+        o.ceilings.read_gbps, o.ceilings.fma_gflops, o.ceilings.fma_gflops / o.ceilings.read_gbps);
+  else
+    out.text += engine.backend() == Backend::cuda ? "  roof -: GPUs are not measured here; `roof` below says what is known of the chip\n"
+                                                  : "  roof -: not measured (--no-ceilings)\n";
+  out.text +=
+      "  one layer; packed rows: query tokens x query heads of one KV head; KV MB: K and V read; roof: what binds, and for how long at "
+      "least\n";
   out.text += "\n" + engine.explain() + "\n" + plan.explain();
+  if (o.max_kv_tokens == 0 && engine.backend() == Backend::cuda)
+    out.text += "\nPlanned by an engine of this step's capacity; --max-kv-tokens N plans it as an engine of N tokens does.\n";
   out.json = {{"model", model.name},
               {"layer", o.layer},
               {"kernel", engine.kernel_key()},
@@ -149,7 +168,8 @@ Explanation explain_step(const ExplainOptions& o) {
                 {"kv_bytes_flat", stats.flat_bytes},
                 {"flop", total.flop},
                 {"flop_per_byte", total.intensity()},
-                {"roof", total.roof(o.ceilings)}}},
+                {"roof", total.has_roof(o.ceilings) ? nlohmann::ordered_json(total.roof(o.ceilings)) : nullptr},
+                {"roof_us", total.has_roof(o.ceilings) ? nlohmann::ordered_json(total.roof_us(o.ceilings)) : nullptr}}},
               {"policy", name_of(stats.policy)},
               {"levels", stats.levels},
               {"balance", stats.balance},

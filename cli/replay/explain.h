@@ -18,6 +18,8 @@ struct ExplainOptions {
   std::vector<int32_t> q_len;   // as many, or one for all
   int32_t shared_prefix = 0;    // first tokens that all requests have in the same pages
   int32_t page_size = 16;
+  int64_t max_kv_tokens = 0;       // capacity of the engine that plans; 0: the step's own
+  RopeMode rope = RopeMode::none;  // fused into attention
   EngineOptions engine;
   const UserVariant* user = nullptr;  // on top of the layer's own variant
   cli::Ceilings ceilings;             // of this machine; 0: the roof is not named

@@ -170,7 +170,9 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
   state.next_step.notes = used.level_notes();
   const bool own_memory = setup.shares_kernels || &used == memory_planner.get();
-  state.take_block(setup.module == nullptr ? nullptr : &setup.module->of(used.uses_class(0), used.uses_class(1), own_memory));
+  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory);
+  state.next_step.entry = setup.on_gpu() ? runtime::AttendModule::kNames[entry] : nullptr;
+  state.take_block(setup.module == nullptr ? nullptr : &setup.module->entries[entry]);
 }
 
 Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options, const Workspace& workspace) {
@@ -253,9 +255,8 @@ std::string Engine::explain() const {
   const api::Setup& setup = s.setup;
   std::string text = runtime::explain_choice(setup.spec, setup.config, setup.memory_config ? &*setup.memory_config : nullptr, setup.choice);
   if (setup.module != nullptr) {
-    constexpr const char* kNames[runtime::AttendModule::kEntries] = {"memory", "compute", "mixed", "small"};
     for (int i = 0; i < (setup.shares_kernels ? 3 : 4); ++i) {
-      const auto& [name, e] = std::pair{kNames[i], setup.module->entries[i]};
+      const auto& [name, e] = std::pair{runtime::AttendModule::kNames[i], setup.module->entries[i]};
       text += kvloom::format("  {:<8} {} threads, {} registers, {} bytes of shared memory, {} CTAs an SM\n", name, e.threads, e.registers,
                              e.shared_bytes, e.ctas_per_sm);
     }

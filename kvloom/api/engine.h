@@ -157,7 +157,7 @@ class Engine {
   /// and returns; may be captured. Runs of one engine are put in order, whatever their streams (they share its workspace).
   void run(const Plan& plan, const RunTensors& tensors, void* stream = nullptr);
 
-  /// What was considered for this engine and why: kernels, tiles, packed rows, FLOP a byte.
+  /// What was considered for this engine and why: kernels, tiles, packed rows, FLOP a byte; with fused RoPE, advice (docs/explain.md).
   std::string explain() const;
 
  private:

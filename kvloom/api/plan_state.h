@@ -30,6 +30,7 @@ struct PlannedStep {
   std::vector<int32_t> q_len;         // [num_requests]; custom mask only
   std::vector<int32_t> mask_columns;  // [num_requests]; custom mask only
   std::string notes;                  // levels found and not taken
+  const char* entry = nullptr;        // GPU: the kernel of the unit that runs it, by its name in AttendModule
 };
 
 /// A plan handle's memory and the step in it. Each planner of the engine has blocks of its own, since it lays its plans out in its own way;
@@ -50,8 +51,8 @@ struct PlanState : PlannedStep {
   char* open_block(int planner);
   /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
   void close_block();
-  /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the kernel
-  /// that runs it; nullptr without a device.
+  /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the
+  /// kernel that runs it; nullptr without a device.
   void take_block(const runtime::AttendModule::Entry* entry);
   PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 

@@ -6,7 +6,9 @@ namespace kvloom {
 
 std::string Plan::explain() const {
   const api::PlanState& s = state();
-  std::string text = kvloom::format("kernel {}\n{}", s.kernel_key, plan::describe_text(s.view(), s.spec));
+  std::string text = kvloom::format("kernel {}\n", s.kernel_key);
+  if (s.entry != nullptr) text += kvloom::format("launch attend_{}\n", s.entry);
+  text += plan::describe_text(s.view(), s.spec);
   if (!s.notes.empty()) text += kvloom::format("{}{}\n", text.ends_with('\n') ? "" : "\n", s.notes);
   return text;
 }

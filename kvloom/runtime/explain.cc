@@ -5,20 +5,52 @@
 namespace kvloom::runtime {
 namespace {
 
-struct Intensity {
-  double flop_per_byte;  // of KV: Q, O and partials are read and written once and left out
-  const char* roof;
+/// FLOP and bytes in the same time: the ratio at which the two roofs meet, and where the numbers come from.
+struct Ridge {
+  double flop_per_byte = 0.0;  // 0: not known
+  std::string from;
 };
 
-Intensity intensity(const AttentionSpec& spec, const AttendKernel& kernel, int64_t packed_rows) {
+Ridge ridge_of(const AttendKernel& kernel, const GpuTarget& gpu) {
+  if (kernel.backend == Backend::cpu) {
+    return {double(kernel.flop_per_cycle) / kernel.bytes_per_cycle,
+            kvloom::format("{} FLOP and {} bytes a cycle of one core, nominal", kernel.flop_per_cycle, kernel.bytes_per_cycle)};
+  }
+  const GpuRoofs r = typical_roofs(gpu.capability);
+  if (r.chip == nullptr) return {0.0, kvloom::format("the roofs of {} are not known here", gpu.arch)};
+  return {r.tflops * 1e3 / r.gbps, kvloom::format("{:.0f} TFLOP/s and {:.0f} GB/s, {} {}", r.tflops, r.gbps,
+                                                  r.measured ? "measured on" : "the data sheet's for", r.chip)};
+}
+
+/// Of K and V: Q, O and partials are read and written once and left out.
+double flop_per_byte(const AttentionSpec& spec, int64_t packed_rows, bool v_in_k) {
   const double dims = double(spec.head_dim_qk) + spec.head_dim_vo;
-  const double flop = 2.0 * double(packed_rows) * dims, bytes = dims * size_of(spec.kv_dtype);
-  const double ridge = double(kernel.flop_per_cycle) / kernel.bytes_per_cycle;
-  return {flop / bytes, flop / bytes < ridge ? "memory" : "compute"};
+  return 2.0 * double(packed_rows) * dims / ((v_in_k ? spec.head_dim_qk : dims) * size_of(spec.kv_dtype));
+}
+
+std::string binds(double intensity, const Ridge& ridge) {
+  if (ridge.flop_per_byte <= 0.0) return "";
+  return intensity < ridge.flop_per_byte ? ": memory binds" : ": compute binds";
+}
+
+std::string roof_lines(const AttentionSpec& spec, const Ridge& ridge, int64_t tile_rows) {
+  std::string text = "roof     ";
+  if (ridge.flop_per_byte > 0.0) text += kvloom::format("ridge about {:.0f} FLOP a byte of K and V: ", ridge.flop_per_byte);
+  text += ridge.from + "\n";
+  const int64_t group = spec.group_size();
+  const double token = flop_per_byte(spec, group, false), tile = flop_per_byte(spec, tile_rows, false);
+  text += kvloom::format("  one new token  {} packed row{} a KV head, {:.1f} FLOP a byte{}", group, group == 1 ? "" : "s", token,
+                         binds(token, ridge));
+  if (spec.head_dim_qk > spec.head_dim_vo) {
+    const double shared = flop_per_byte(spec, group, true);
+    text += kvloom::format("; where V lies within K (MLA) {:.1f}{}", shared, binds(shared, ridge));
+  }
+  return text + kvloom::format("\n  compute tile   {} packed rows, {:.1f} FLOP a byte where no other tile reads the same keys{}\n",
+                               tile_rows, tile, binds(tile, ridge));
 }
 
 std::string class_line(const char* name, const KernelClass& c) {
-  return kvloom::format("  {:<8} tile {} packed rows x {} keys, {} KV head{} an item, cost {} a key + {} a row + {} an item\n", name,
+  return kvloom::format("  {:<8} tile {} packed rows x {} keys, {} KV head{} an item, {} ns a key + {} ns a row + {} ns an item\n", name,
                         c.tile_rows, c.tile_kv, c.heads_per_item, c.heads_per_item == 1 ? "" : "s", c.cost_per_token, c.cost_per_tile_row,
                         c.cost_per_item);
 }
@@ -31,28 +63,29 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
   if (choice.on_gpu()) {
     const GpuTarget& g = choice.gpu;
     text += g.device >= 0 ? kvloom::format("device   {}: {}, {}, {} SMs\n", g.device, g.name, g.arch, g.num_sms)
-                          : kvloom::format("device   none: chosen for {} alone (as {}: {} SMs)\n", g.arch, g.name, g.num_sms);
+                          : kvloom::format("device   none: chosen for {} alone, planned for {} SMs ({})\n", g.arch, g.num_sms, g.name);
   }
   if (const UserVariant* user = spec.variant.user) text += kvloom::format("variant  {} ({})\n", user->name, user->file);
   for (const Candidate& c : choice.candidates) {
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }
-  text += kvloom::format("CTAs     {}{}\nclasses  groups with more than {} packed rows a KV head are compute class\n", config.num_ctas,
-                         choice.on_gpu() ? "" : ", virtual: whichever thread is free takes the next", config.compute_rows_above);
+  text += kvloom::format("CTAs     {}{}\n", config.num_ctas, choice.on_gpu() ? "" : ", virtual: whichever thread is free takes the next");
+  text +=
+      kvloom::format("classes  row groups with more than {} packed rows (query tokens x query heads of one KV head) are compute class\n",
+                     config.compute_rows_above);
+  text += "  costs that the planner balances, nanoseconds of one CTA, nominal:\n";
   text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
   if (memory != nullptr) {
     text += kvloom::format("steps of the memory class alone: {} CTAs\n", memory->num_ctas) + class_line("memory", memory->classes[0]);
   }
-  const int64_t group = spec.group_size();
-  const Intensity decode = intensity(spec, *winner.kernel, group);
-  const Intensity tile = intensity(spec, *winner.kernel, config.classes[1].tile_rows);
-  text += kvloom::format("roof     ridge about {:.0f} FLOP a byte (nominal: {} FLOP and {} bytes a cycle)\n",
-                         double(winner.kernel->flop_per_cycle) / winner.kernel->bytes_per_cycle, winner.kernel->flop_per_cycle,
-                         winner.kernel->bytes_per_cycle);
-  text +=
-      kvloom::format("  one new token  {} packed rows a KV head, {:.1f} FLOP a byte: {} binds\n", group, decode.flop_per_byte, decode.roof);
-  text += kvloom::format("  compute tile   {} packed rows, {:.1f} FLOP a byte: {} binds\n", config.classes[1].tile_rows, tile.flop_per_byte,
-                         tile.roof);
+  text += roof_lines(spec, ridge_of(*winner.kernel, choice.gpu), config.classes[1].tile_rows);
+  if (spec.variant.rope.mode != RopeMode::none) {
+    text +=
+        "advice   RoPE is fused: every tile of rows rotates the keys that it reads, so prefill rotates them many times. Prefer RoPE at "
+        "append:\n"
+        "         append_kv with this rope, apply_rope on Q, and no rope in the spec; fused is for keys whose position changes in the "
+        "cache\n";
+  }
   return text;
 }
 

@@ -19,6 +19,16 @@ constexpr Chip kChips[] = {
     {90, 132, 227, 228, "H100, H200"}, {100, 148, 227, 228, "B200"},  {103, 160, 227, 228, "B300"}, {120, 188, 99, 100, "RTX PRO 6000"},
 };
 
+struct Roofs {
+  int32_t capability;
+  GpuRoofs roofs;
+};
+constexpr Roofs kRoofs[] = {
+    {80, {"A100 80GB", 312.0, 2039.0}},     {86, {"A40", 149.7, 696.0}}, {89, {"L40", 181.0, 864.0}},
+    {90, {"H200", 537.3, 4598.0, true}},  // docs/PERFORMANCE.md
+    {120, {"RTX PRO 6000", 503.8, 1792.0}},
+};
+
 }  // namespace
 
 GpuTarget typical_target(const std::string& arch, const char* where) {
@@ -35,6 +45,13 @@ GpuTarget typical_target(const std::string& arch, const char* where) {
   t.shared_bytes_sm = chip->shared_sm * 1024;
   t.name = chip->name;
   return t;
+}
+
+GpuRoofs typical_roofs(int32_t capability) {
+  for (const Roofs& r : kRoofs) {
+    if (r.capability == capability) return r.roofs;
+  }
+  return {};
 }
 
 }  // namespace kvloom::runtime

@@ -21,4 +21,15 @@ struct GpuTarget {
 /// `where`: the option that it came by.
 GpuTarget typical_target(const std::string& arch, const char* where = "jit: arch");
 
+/// What a chip does at most, for explanations alone: nothing is chosen or planned by it.
+struct GpuRoofs {
+  const char* chip = nullptr;  // nullptr: not known
+  double tflops = 0.0;         // f16 and bf16 products of mma.sync, dense
+  double gbps = 0.0;           // read from memory
+  bool measured = false;       // else the vendor's data sheet
+};
+
+/// Of a typical chip of exactly this compute capability.
+GpuRoofs typical_roofs(int32_t capability);
+
 }  // namespace kvloom::runtime

@@ -19,9 +19,11 @@ struct AttendModule {
   static constexpr int kEntries = 4;
   Entry entries[kEntries];  // memory, compute, mixed, small: memory with the tiles that it has in mixed (if those are the same: memory)
 
+  static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
+
   /// Of a step with these classes of items. `own_memory`: it was planned for attend_memory, if it is of the memory class alone.
-  const Entry& of(bool memory, bool compute, bool own_memory) const {
-    return entries[memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 3];
+  static constexpr int index_of(bool memory, bool compute, bool own_memory) {
+    return memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 3;
   }
 };
 

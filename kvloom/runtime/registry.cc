@@ -23,7 +23,7 @@ std::string cpu_refusal(const AttentionSpec& spec) {
 }
 
 constexpr AttendKernel kAttendKernels[] = {
-    {"sm80", Backend::cuda, 2048, 36, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
+    {"sm80", Backend::cuda, 2048, 0, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
     {"cpu-avx512", Backend::cpu, 64, 3, cpu::Target::avx512, cpu_refusal, cpu::attend},
     {"cpu-avx2", Backend::cpu, 32, 3, cpu::Target::avx2, cpu_refusal, cpu::attend},
     {"cpu-portable", Backend::cpu, 8, 3, cpu::Target::portable, cpu_refusal, cpu::attend},
@@ -43,7 +43,7 @@ cpu::Target wanted_target(const char* wanted) {
 /// The GPU in question. False: there is none; `why` says so.
 bool find_gpu(const Wanted& wanted, GpuTarget& gpu, std::string& why) {
   if (wanted.cuda_arch != nullptr) return gpu = typical_target(wanted.cuda_arch, "Engine: options.cuda_arch"), true;
-  if (wanted.backend == Backend::cpu) return why = "the caller asked for cpu", false;
+  if (wanted.backend == Backend::cpu) return why = "the engine's backend is cpu", false;
   if (Device::count(why) == 0) return false;
   gpu = Device::chosen(wanted.device).target();
   return true;
@@ -60,17 +60,18 @@ class Judge {
   std::string why_not(const AttendKernel& k) const { return k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k); }
 
  private:
-  std::string why_not_gpu(const AttendKernel& k) const {
-    if (wanted_.backend == Backend::cpu) return "the caller asked for cpu";
-    return has_gpu_ ? k.gpu.refusal(spec_, gpu_, wanted_.fixed_split) : no_gpu_;
-  }
+  std::string why_not_gpu(const AttendKernel& k) const { return has_gpu_ ? k.gpu.refusal(spec_, gpu_, wanted_.fixed_split) : no_gpu_; }
   std::string why_not_cpu(const AttendKernel& k) const {
-    if (wanted_.backend == Backend::cuda) return "the caller asked for cuda";
+    if (wanted_.backend == Backend::cuda) {
+      const bool would_run = k.target == target_ && cpu::is_available(k.target) && k.cpu_refusal(spec_).empty();
+      return std::string("the engine's backend is cuda") + (would_run ? "; with cpu this kernel would run it" : "");
+    }
     if (!cpu::is_available(k.target)) return kvloom::format("this processor (or this build) has no {}", cpu::name_of(k.target));
     const std::string refusal = k.cpu_refusal(spec_);
     if (!refusal.empty() || k.target == target_) return refusal;
     if (wanted_.cpu_target != nullptr) return kvloom::format("the caller asked for {}", wanted_.cpu_target);
-    return kvloom::format("{} FLOP a cycle; {} is this machine's target", k.flop_per_cycle, cpu::name_of(target_));
+    if (k.target > target_) return kvloom::format("KVLOOM_CPU_TARGET asks for {}", cpu::name_of(target_));
+    return kvloom::format("slower: {} FLOP a cycle of a core; this engine takes {}", k.flop_per_cycle, cpu::name_of(target_));
   }
 
   const AttentionSpec& spec_;
@@ -109,6 +110,7 @@ Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
     (other ? others : reasons) += kvloom::format("\n  {}: {}", c.key, c.declined);
   }
   reasons += others;
+  if (wanted.cuda_arch != nullptr) fail(ErrorCode::unsupported, "Engine: no kernel runs this spec for {}:{}", wanted.cuda_arch, reasons);
   fail(ErrorCode::unsupported, "Engine: no kernel runs this spec on this machine:{}", reasons);
 }
 

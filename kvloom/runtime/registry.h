@@ -36,7 +36,7 @@ struct AttendKernel {
   const char* family;       // "cpu-avx2", "sm80": the second word of its keys
   Backend backend;          // cpu or cuda
   int32_t flop_per_cycle;   // of one core or SM, multiply-adds counted as two: the cost that decides between kernels that could run
-  int32_t bytes_per_cycle;  // that one core or SM reads from memory when all of them read: nominal, for the ridge in explanations only
+  int32_t bytes_per_cycle;  // CPU: that one core reads from memory when all of them read, nominal, for the ridge in explanations only
   cpu::Target target = cpu::Target::portable;                  // CPU
   std::string (*cpu_refusal)(const AttentionSpec&) = nullptr;  // CPU: "" if it runs the spec, else why not
   CpuAttend entry = nullptr;                                   // CPU

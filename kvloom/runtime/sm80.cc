@@ -86,8 +86,11 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::mixed_memory_config(u), sm80::compute_config(u)}) {
     const int32_t bytes = sm80::shared_estimate(c, u);
     if (bytes <= g.shared_bytes_block) continue;
-    return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}", s.head_dim_qk, s.head_dim_vo,
-                          bytes, g.arch, g.shared_bytes_block);
+    AttentionSpec narrow = s;
+    narrow.kv_dtype = DType::e4m3;
+    const bool fp8_fits = !is_fp8(s.kv_dtype) && sm80_refusal(narrow, g, fixed_split).empty();
+    return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}{}", s.head_dim_qk, s.head_dim_vo,
+                          bytes, g.arch, g.shared_bytes_block, fp8_fits ? "; fp8 K and V fit" : "");
   }
   return "";
 }

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <sstream>
+
 namespace kvloom::test {
 namespace {
 
@@ -34,6 +37,25 @@ TEST(Engine, PagedAndRaggedAreRight) {
       expect_right(s, std::to_string(int(policy)));
     }
   }
+}
+
+TEST(Engine, ExplainNamesEveryKernelAndWhyItWasDeclined) {
+  Step s = small_step();
+  s.make();
+  const Engine engine(s.spec, s.capacity());
+  std::istringstream lines(engine.explain());
+  std::set<std::string> chosen, declined;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("kernel   attend.")) chosen.insert(line.substr(9, line.find('.', 16) - 9));
+    if (!line.starts_with("declined attend.")) continue;
+    const size_t colon = line.find(": ");
+    ASSERT_TRUE(colon != std::string::npos && line.size() > colon + 2) << line;
+    declined.insert(line.substr(9, line.find('.', 16) - 9));
+  }
+  ASSERT_EQ(chosen.size(), 1u);
+  EXPECT_EQ(declined.count(*chosen.begin()), 0u);
+  declined.insert(chosen.begin(), chosen.end());
+  EXPECT_EQ(declined, (std::set<std::string>{"attend.sm80", "attend.cpu-avx512", "attend.cpu-avx2", "attend.cpu-portable"}));
 }
 
 TEST(Engine, OneCallIsTheSame) {

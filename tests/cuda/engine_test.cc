@@ -59,8 +59,10 @@ TEST_F(CudaEngine, OnlyWhatAStepUsesIsCopied) {
 
 // Few rows alone have a kernel of their own, but not in an engine that is too small for its pieces; the capacity decides.
 TEST_F(CudaEngine, EntryFollowsTheStep) {
-  const std::pair<std::vector<Request>, const char*> steps[] = {
-      {{{1, 50}, {4, 60}}, "attend_memory"}, {{{30, 50}}, "attend_compute"}, {{{1, 50}, {30, 50}}, "attend_mixed"}, {{{1, 70}}, "attend_memory"}};
+  const std::pair<std::vector<Request>, const char*> steps[] = {{{{1, 50}, {4, 60}}, "attend_memory"},
+                                                                {{{30, 50}}, "attend_compute"},
+                                                                {{{1, 50}, {30, 50}}, "attend_mixed"},
+                                                                {{{1, 70}}, "attend_memory"}};
   for (const bool is_large : {false, true}) {
     Engine engine(gpu_spec(), is_large ? Capacity{8, 64, 1000000, 1000, 0} : large(), cuda_options());
     Plan plan = engine.plan(make_step({{1, 1}}).batch);
@@ -272,6 +274,48 @@ TEST_F(CudaEngine, AutomaticTakesTheGpuWhereItCan) {
   const Engine engine(spec, large(), options);
   EXPECT_EQ(engine.backend(), Backend::cpu);
   EXPECT_TRUE(has(engine.explain(), "declined attend.sm80.f32.o-bf16.d64.paged.causal: q is f32, wanted f16 or bf16")) << engine.explain();
+}
+
+TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_90a";
+  AttentionSpec spec = gpu_spec();
+  spec.head_dim_qk = spec.head_dim_vo = 128;
+  Capacity capacity = large(), roomy = large();
+  roomy.max_kv_tokens = 10'000'000;
+  Step decode = make_step({{1, 100}}, spec), prefill = make_step({{64, 64}}, spec), both = make_step({{1, 100}, {64, 64}}, spec);
+  Engine small(spec, capacity, options), large(spec, roomy, options);
+  EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small\n")) << small.plan(decode.batch).explain();
+  EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory\n")) << large.plan(decode.batch).explain();
+  EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute\n")) << large.plan(prefill.batch).explain();
+  EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed\n")) << large.plan(both.batch).explain();
+}
+
+TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {
+  EngineOptions options = cuda_options();
+  const auto text = [&](const char* arch) {
+    options.cuda_arch = arch;
+    return Engine(gpu_spec(), large(), options).explain();
+  };
+  EXPECT_TRUE(has(text("sm_90a"), "measured on H200")) << text("sm_90a");
+  EXPECT_TRUE(has(text("sm_89"), "ridge about 209 FLOP a byte")) << text("sm_89");
+  EXPECT_TRUE(has(text("sm_100a"), "the roofs of sm_100a are not known here")) << text("sm_100a");
+  EXPECT_FALSE(has(text("sm_100a"), "binds")) << text("sm_100a");
+}
+
+TEST_F(CudaEngine, ARefusalForAnArchitectureNamesItAndWhatWouldRun) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_90a";
+  AttentionSpec spec = gpu_spec();
+  spec.head_dim_qk = spec.head_dim_vo = 40;
+  const std::string text = error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(text, "no kernel runs this spec for sm_90a:") && has(text, "the nearest with a kernel is 48")) << text;
+  EXPECT_TRUE(has(text, "the engine's backend is cuda; with cpu this kernel would run it")) << text;
+  options.cuda_arch = "sm_89";
+  spec.head_dim_qk = spec.head_dim_vo = 256;
+  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "sm_89 has 101376; fp8 K and V fit"));
+  spec.kv_dtype = DType::e4m3;
+  EXPECT_NO_THROW(Engine(spec, large(), options));
 }
 
 TEST_F(CudaEngine, NoJitNamesTheMissingKey) {

@@ -1,77 +1,27 @@
-// The tool as a user runs it, `kvloom replay` and `kvloom explain` above all: exit codes, Ctrl-C, full disks, messages.
-#include "tests/support/temporary_folder.h"
+// The tool as a user runs it, `kvloom replay` above all: exit codes, Ctrl-C, full disks, messages.
+#include "tests/replay/tool.h"
 
 #include <nlohmann/json.hpp>
 
 #include <gtest/gtest.h>
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <thread>
 
 namespace {
 
 namespace fs = std::filesystem;
+using kvloom::test::contains;
 using kvloom::test::Environment;
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-/// A kvloom process with its output in files of a folder of its own; `out`: another place for stdout.
-class Tool {
- public:
-  explicit Tool(std::vector<std::string> arguments, const char* out = nullptr) {
-    arguments.insert(arguments.begin(), std::string(KVLOOM_BINARY_DIR) + "/bin/kvloom");
-    for (std::string& a : arguments) {
-      if (a.rfind("@/", 0) == 0) a = folder_ / a.substr(2);  // "@/x": a file of this folder
-    }
-    pid_ = fork();
-    if (pid_ == 0) {
-      std::vector<char*> argv;
-      for (std::string& a : arguments) argv.push_back(a.data());
-      argv.push_back(nullptr);
-      (void)!freopen((out != nullptr ? out : folder_ / "stdout").c_str(), "wb", stdout);
-      (void)!freopen((folder_ / "stderr").c_str(), "wb", stderr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-  }
-  ~Tool() {
-    if (pid_ > 0) kill(pid_, SIGKILL), wait();
-  }
-
-  void signal(int number) { kill(pid_, number); }
-  /// The exit status.
-  int wait() {
-    int status = 0;
-    if (pid_ > 0) waitpid(pid_, &status, 0);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-  }
-  std::string out() const { return read_file(folder_ / "stdout"); }
-  std::string err() const { return read_file(folder_ / "stderr"); }
-  fs::path file(const char* name) const { return folder_ / name; }
-
- private:
-  kvloom::test::TemporaryFolder folder_;
-  pid_t pid_ = -1;
-};
+using kvloom::test::read_file;
+using kvloom::test::Tool;
 
 std::vector<std::string> replay(std::vector<std::string> more) {
   std::vector<std::string> arguments{"replay", "--model", "smollm2-135m", "--no-ceilings", "--requests", "3"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 TEST(ReplayCommand, ReportsToPeopleAndToAFile) {
   Tool tool(replay({"--json", "@/report.json"}));
@@ -168,29 +118,6 @@ TEST(ReplayCommand, WhatCanNotBeDoneIsNamed) {
   }
 }
 
-TEST(ExplainCommand, ShowsWorkKernelPlanAndPicture) {
-  Tool tool({"explain", "--model", "gemma-2-9b", "--layer", "0", "--kv-len", "9000,100,64", "--q-len", "1,1,64", "--no-ceilings", "--svg",
-             "@/plan.svg", "--json", "@/plan.json"});
-  EXPECT_EQ(tool.wait(), 0) << tool.err();
-  EXPECT_TRUE(contains(tool.out(), "a window of 4096 keys, soft cap 50"));
-  EXPECT_TRUE(contains(tool.out(), "FLOP/byte"));
-  EXPECT_TRUE(contains(read_file(tool.file("plan.svg")), "<svg"));
-  const nlohmann::json j = nlohmann::json::parse(read_file(tool.file("plan.json")));
-  ASSERT_EQ(j["requests"].size(), 3u);
-  EXPECT_EQ(j["requests"][0]["kv_bytes"], 4096 * 8 * 512 * 2);
-  EXPECT_EQ(j["requests"][2]["packed_rows"], 128);
-  EXPECT_FALSE(j["plan"].is_null());
-}
-
-TEST(ExplainCommand, RefusesLengthsThatDisagree) {
-  Tool lengths({"explain", "--kv-len", "100,200,300", "--q-len", "1,1", "--no-ceilings"});
-  EXPECT_EQ(lengths.wait(), 1);
-  EXPECT_TRUE(contains(lengths.err(), "--q-len: got 2 lengths, wanted 1 or 3")) << lengths.err();
-  Tool longer({"explain", "--kv-len", "100", "--q-len", "101", "--no-ceilings"});
-  EXPECT_EQ(longer.wait(), 1);
-  EXPECT_TRUE(contains(longer.err(), "request 0: got 101 new tokens and a --kv-len of 100")) << longer.err();
-}
-
 TEST(CommandLine, WhatIsWrongIsRefusedInOneForm) {
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{}, "kvloom: got no command, wanted one of bench cache check doctor explain plan replay; kvloom --help lists what there is\n"},
@@ -247,6 +174,7 @@ TEST(CommandLine, AWordThatNoMachineKnowsIsAWrongCommandLine) {
       {{"replay", "--cpu-target", "avx9"}, "--cpu-target: got 'avx9', wanted one of portable, avx2, avx512"},
       {{"explain", "--kv-len", "9", "--model", "llama"}, "--model: got 'llama', wanted one of llama-3.1-8b, "},
       {{"explain", "--kv-len", "9", "--backend", "metal"}, "--backend: got 'metal', wanted one of cpu, cuda"},
+      {{"explain", "--kv-len", "9", "--rope", "neox"}, "--rope: got 'neox', wanted one of none, interleaved, half_split"},
       {{"explain", "--kv-len", "9", "--q-dtype", "int8"}, "--q-dtype: got 'int8', wanted one of f32, "},
       {{"explain", "--kv-len", "9", "--kv-dtype", "int8"}, "--kv-dtype: got 'int8', wanted one of f32, "},
       {{"explain", "--kv-len", "9", "--cpu-target", "avx9"}, "--cpu-target: got 'avx9', wanted one of portable, avx2, avx512"},
@@ -323,12 +251,6 @@ TEST(CommandLine, ATargetOfTheEnvironmentThatDoesNotRunHereIsAnError) {
   Tool doctor({"doctor"});  // says what is wrong, and what there is
   EXPECT_EQ(doctor.wait(), 0) << doctor.err();
   EXPECT_TRUE(contains(doctor.out(), "engines refuse it")) << doctor.out();
-}
-
-TEST(ExplainCommand, AWrongArchitectureNamesItsOption) {
-  Tool tool({"explain", "--backend", "cuda", "--arch", "sm_9x", "--kv-len", "9"});
-  EXPECT_EQ(tool.wait(), 1);
-  EXPECT_EQ(tool.err().rfind("kvloom: Engine: options.cuda_arch: got \"sm_9x\", wanted an architecture like sm_80", 0), 0u) << tool.err();
 }
 
 TEST(CheckCommand, APlaceWhereNoCaseCouldRunIsOneError) {
