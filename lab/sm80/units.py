@@ -61,6 +61,7 @@ CHECKS = [
     unit("rope_half_d48", ROPE_HALF, qk=48, vo=48, paged=False),
     unit("fixed", fixed=True, memory=".ctas_per_sm = 2"),
     unit("fixed_mask_f32", "CustomMask", qk=64, vo=64, fixed=True, o="f32", memory=".ctas_per_sm = 2"),
+    unit("fixed_softcap", "SoftCap", qk=64, vo=64, fixed=True, o="f32", memory=".ctas_per_sm = 2"),
     unit("fixed_sigmoid", "Sigmoid", qk=64, vo=64, fixed=True, o="f32", memory=".ctas_per_sm = 2"),
     unit("fixed_mla", qk=576, vo=512, fixed=True, memory=WIDE, compute=WIDE),
 ]
@@ -76,8 +77,9 @@ USER += [unit(f"user_{e}_with_others", "Compose<Alibi, SoftCap, User<Chosen>>", 
 def chosen(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", paged=True, fixed=False, shared=233472):
     """A unit as the product makes it: tiles by choose.h."""
     u = unit(name, variant, qk, vo, q, kv, o, paged, fixed)
-    spec = (f"{{{qk}, {vo}, kvloom::DType::{q}, kvloom::DType::{kv}, kvloom::DType::{o}, {str(paged).lower()}, {str(fixed).lower()}, "
-            f"{str('Rope' in variant).lower()}, {shared}}}")
+    spec = (f"{{.head_dim_qk = {qk}, .head_dim_vo = {vo}, .q_dtype = kvloom::DType::{q}, .kv_dtype = kvloom::DType::{kv}, .o_dtype = kvloom::DType::{o}, "
+            f".paged = {str(paged).lower()}, .fixed_split = {str(fixed).lower()}, .rotates_keys = {str('Rope' in variant).lower()}, "
+            f".makes_masks = {str('CustomMask' in variant).lower()}, .shared_per_sm = {shared}}}")
     u["memory"], u["mixed_memory"], u["compute"] = (f"kvloom::sm80::{c}_config({spec})" for c in ("memory", "mixed_memory", "compute"))
     return u
 

@@ -46,10 +46,11 @@ enum class Form {
   biased,    // they begin as the variant's bias, which is in proportion to the distance, and the products add to it: no hook is left to apply
   squashed,  // by the variant's squash, which has a cheaper form for tiles of small scores
 };
+/// Not squashed under fixed_split: whether the scores of a tile are small depends on all of its rows and keys, and the bits of a row must not.
 template <class V>
-KVLOOM_HD constexpr Form form_of() {
+KVLOOM_HD constexpr Form form_of(bool fixed_split) {
   if (has_weight<V>()) return Form::hooked;
-  return has_slope<V>() ? Form::biased : has_squash<V>() ? Form::squashed : Form::hooked;
+  return has_slope<V>() ? Form::biased : has_squash<V>() && !fixed_split ? Form::squashed : Form::hooked;
 }
 
 /// What scores are multiplied by before anything else.

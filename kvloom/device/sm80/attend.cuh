@@ -218,7 +218,8 @@ __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanV
   ptx::cp_async_commit();
   const Pass<C, V> pass{args, m, kv_head, TileWalk::of<C.tile_kv>(keys, m.hull), block::needs_masks<V>(m.group, args.params.variant.range),
                         can_turn_in_registers<C, V>() && turns_whole_heads(args.params.variant.rope, C.head_dim_qk)};
-  const Scaling scaling = Scaling::of<V, C.wide() ? block::Form::hooked : block::form_of<V>()>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
+  constexpr block::Form kForm = C.wide() ? block::Form::hooked : block::form_of<V>(C.fixed_split);
+  const Scaling scaling = Scaling::of<V, kForm>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
   Queries<C, kFp8K> q(ptx::shared_address(m.q), row0);
   if constexpr (C.wide()) {
     WarpState<C, C.head_dim_vo / C.warps_kv / 8> state;

@@ -91,7 +91,7 @@ __device__ __forceinline__ void weigh(Scores<C>& x, WarpState<C, kDimTiles>& sta
 
 template <AttendConfig C, class V, bool kFp8K>
 __device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q, const Scaling& scaling) {
-  if constexpr (block::form_of<V>() == block::Form::biased) {
+  if constexpr (block::form_of<V>(C.fixed_split) == block::Form::biased) {
     block::start_biased(x.s, tile.rows, tile.row0, tile.keys, 1.0f / scaling.by.hooks);
   } else {
     clear_scores(x.s);
@@ -112,7 +112,7 @@ __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const Til
                                                const Scaling& scaling, WarpState<C, kDimTiles>& state, F&& before_values) {
   Scores<C> x;
   score<C, V>(x, args, tile, q, scaling);
-  block::warp_apply_variant<V, block::form_of<V>()>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
+  block::warp_apply_variant<V, block::form_of<V>(C.fixed_split)>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
   if constexpr (!block::has_weight<V>()) {
     const auto tops = state.softmax.tops(x.s);
     if (state.softmax.warp_must_raise(tops, scaling.slack)) state.softmax.raise(tops, state.o, scaling.scale, scaling.slack);
