@@ -97,7 +97,7 @@ std::string cubin_of(const Program& program, const std::string& arch, const Cach
          "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"kvloom cache warm --arch "
          "{} "
          "--key {}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
-         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.find(':')));
+         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.rfind(':')));
   }
   return cache.find_or_make(
       name, [&] { return compiled(program, arch); }, say_waiting);

@@ -180,6 +180,12 @@ TEST(Compile, NoJitNamesTheKeyAndTheRemedy) {
   EXPECT_TRUE(has(text, "test.small")) << text;
   EXPECT_TRUE(has(text, folder.path())) << text;
   EXPECT_TRUE(has(text, "kvloom cache warm --arch sm_90a --key test.small")) << text;
+  // The unit's key, not that of one of its entries; a user's struct may stand in a namespace.
+  for (const char* key : {"test.unit", "test.unit.user-own::Twice"}) {
+    const Program entry = small_program((std::string(key) + ":attend_mixed").c_str());
+    const std::string said = error_of([&] { cubin_of(entry, "sm_90a", cache); }, ErrorCode::unsupported);
+    EXPECT_TRUE(has(said, std::string("--key ") + key + "\"")) << said;
+  }
   // What another machine made serves.
   CacheName name = cache_name(small_program(), "sm_90a");
   name.compiler = "nvrtc 12.9";
