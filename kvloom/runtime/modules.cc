@@ -6,7 +6,6 @@
 #include "kvloom/support/format.h"
 #include "kvloom/support/made_once.h"
 
-#include <algorithm>
 #include <memory>
 
 namespace kvloom::runtime {
@@ -15,15 +14,16 @@ namespace {
 using jit::check_driver;
 using jit::driver;
 
-/// In the order of AttendModule::entries.
-struct EntryOfUnit {
-  const char* name;
-  UnitFacts::Entry UnitFacts::*facts;
-};
-constexpr EntryOfUnit kEntries[AttendModule::kEntries] = {{"attend_memory", &UnitFacts::memory},
-                                                          {"attend_compute", &UnitFacts::compute},
-                                                          {"attend_mixed", &UnitFacts::mixed},
-                                                          {"attend_small", &UnitFacts::small}};
+/// Facts of AttendModule::entries, in their order.
+constexpr UnitFacts::Entry UnitFacts::*kFacts[AttendModule::kEntries] = {&UnitFacts::memory, &UnitFacts::compute, &UnitFacts::mixed, &UnitFacts::small};
+
+/// The place among them of a unit's entry "attend_mixed".
+int index_of(const jit::Unit::Entry& entry, const std::string& key) {
+  for (int i = 0; i < AttendModule::kEntries; ++i) {
+    if (entry.name == std::string("attend_") + AttendModule::kNames[i]) return i;
+  }
+  fail(ErrorCode::internal, "{}: got an entry {}, wanted one of attention's", key, entry.name);
+}
 
 UnitFacts read_facts(jit::CuModule module, const std::string& key) {
   jit::CuAddress address = 0;
@@ -67,12 +67,10 @@ AttendModule load(const Device& device, const jit::Unit& unit) {
     jit::CuModule module = nullptr;  // for the life of the process
     check_driver(driver().module_load_data(&module, cubins[i].data()), "cuModuleLoadData",
                  unit.key + "; it can't be loaded while a stream of this thread is being captured");
-    const EntryOfUnit* const entry =
-        std::find_if(kEntries, kEntries + AttendModule::kEntries, [&](const EntryOfUnit& e) { return unit.entries[i].name == e.name; });
-    if (entry == kEntries + AttendModule::kEntries)
-      fail(ErrorCode::internal, "{}: got an entry {}, wanted one of attention's", unit.key, unit.entries[i].name);
+    const jit::Unit::Entry& entry = unit.entries[i];
+    const int at = index_of(entry, unit.key);
     const UnitFacts facts = read_facts(module, unit.key);
-    loaded.entries[entry - kEntries] = make_entry(module, unit.key, entry->name, facts.*entry->facts, device.target());
+    loaded.entries[at] = make_entry(module, unit.key, entry.name.c_str(), facts.*kFacts[at], device.target());
   }
   if (loaded.entries[3].function == nullptr) loaded.entries[3] = loaded.entries[0];
   return loaded;
