@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvloom/jit/driver_types.h"
-#include "kvloom/jit/shared_library.h"
+#include "kvloom/support/shared_library.h"
 
 #include <cstddef>
 #include <string>

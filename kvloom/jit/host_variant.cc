@@ -3,10 +3,10 @@
 #include "kvloom/jit/cache.h"
 #include "kvloom/jit/host_compiler.h"
 #include "kvloom/jit/progress.h"
-#include "kvloom/jit/shared_library.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/hash.h"
 #include "kvloom/support/made_once.h"
+#include "kvloom/support/shared_library.h"
 
 #include <memory>
 

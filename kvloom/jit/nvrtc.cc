@@ -1,14 +1,11 @@
 #include "kvloom/jit/nvrtc.h"
 
 #include "kvloom/jit/driver.h"
-#include "kvloom/jit/shared_library.h"
 #include "kvloom/support/check.h"
+#include "kvloom/support/cuda_library.h"
 #include "kvloom/support/files.h"
+#include "kvloom/support/shared_library.h"
 
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <memory>
 
 namespace kvloom::jit {
@@ -50,69 +47,6 @@ struct Nvrtc::Entries {
 namespace {
 
 constexpr int kOldestMajor = 12;
-constexpr const char* kFiles[] = {"libnvrtc.so.13", "libnvrtc.so.12"};
-
-void add_in(std::vector<std::string>& to, const std::string& folder) {
-  for (const char* file : kFiles) {
-    for (const std::string& path : matching_paths(folder + "/" + file)) to.push_back(path);
-  }
-}
-
-/// Folders that hold Python packages, those of the environment in use first.
-std::vector<std::string> package_folders() {
-  std::vector<std::string> folders;
-  const auto add = [&](const std::string& prefix) {
-    for (const char* kind : {"site-packages", "dist-packages"}) {
-      for (const std::string& path : matching_paths(prefix + "/lib/python3*/" + kind)) folders.push_back(path);
-    }
-  };
-  for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string prefix = environment(name);
-    if (!prefix.empty()) add(prefix);
-  }
-  const std::string path = environment("PATH");  // .../bin/python3 belongs to the packages in .../lib
-  for (size_t begin = 0; begin < path.size();) {
-    const size_t end = std::min(path.find(':', begin), path.size());
-    const std::string folder = path.substr(begin, end - begin);
-    struct stat s;
-    if (folder.ends_with("/bin") && ::stat((folder + "/python3").c_str(), &s) == 0) add(folder.substr(0, folder.size() - 4));
-    begin = end + 1;
-  }
-  const std::string home = environment("HOME");
-  if (!home.empty()) add(home + "/.local");
-  add("/usr/local");
-  add("/usr");
-  if (!matching_paths("/usr/lib/python3/dist-packages").empty()) folders.push_back("/usr/lib/python3/dist-packages");
-  return folders;
-}
-
-/// Paths to try, in order. A name without a slash is looked for by the loader.
-std::vector<std::string> candidates() {
-  std::vector<std::string> list;
-  const std::string asked = environment("KVLOOM_NVRTC");
-  if (!asked.empty()) {
-    struct stat s;
-    if (::stat(asked.c_str(), &s) == 0 && S_ISDIR(s.st_mode)) {
-      add_in(list, asked);
-      if (list.empty()) list.push_back(asked + "/" + kFiles[0]);  // fails, and says where
-    } else {
-      list.push_back(asked);
-    }
-    return list;  // what was asked for, or an error: not quietly something else
-  }
-  for (const char* file : kFiles) list.emplace_back(file);
-  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
-    const std::string root = environment(name);
-    if (!root.empty()) add_in(list, root + "/lib64");
-  }
-  add_in(list, "/usr/local/cuda/lib64");
-  add_in(list, "/usr/local/cuda-*/lib64");
-  for (const std::string& folder : package_folders()) {
-    add_in(list, folder + "/nvidia/cu13/lib");
-    add_in(list, folder + "/nvidia/cuda_nvrtc/lib");
-  }
-  return list;
-}
 
 /// The CUDA version of the driver, major; 0: there is none, anything will do.
 int driver_major() {
@@ -153,7 +87,7 @@ bool Nvrtc::open(const std::string& path, std::string& why) {
 const Nvrtc* Nvrtc::search(std::string& why) {
   const int limit = driver_major();
   std::string tried, too_new;
-  for (const std::string& path : candidates()) {
+  for (const std::string& path : library_paths({"KVLOOM_NVRTC", {"libnvrtc.so.13", "libnvrtc.so.12"}, "cuda_nvrtc"})) {
     auto n = std::make_unique<Nvrtc>();
     std::string reason;
     if (!n->open(path, reason)) {

@@ -1,4 +1,4 @@
-#include "kvloom/jit/shared_library.h"
+#include "kvloom/support/shared_library.h"
 
 #include "kvloom/support/files.h"
 
@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace kvloom::jit {
+namespace kvloom {
 
 SharedLibrary SharedLibrary::open(const std::string& name, std::string& why) {
   SharedLibrary library;
@@ -46,4 +46,4 @@ std::string SharedLibrary::path_of(const void* address) {
   return ::dladdr(const_cast<void*>(address), &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
-}  // namespace kvloom::jit
+}  // namespace kvloom

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace kvloom::jit {
+namespace kvloom {
 
 class SharedLibrary {
  public:
@@ -33,4 +33,4 @@ class SharedLibrary {
   void* handle_ = nullptr;
 };
 
-}  // namespace kvloom::jit
+}  // namespace kvloom
