@@ -3,8 +3,8 @@
 # to the folder OUT. Needs the programs kvloom and test_cuda (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
 # toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
 # compute-sanitizer is run where it is installed.
-# STEPS (default: all, in this order: doctor warm tests check sanitize replay bench), CASES, SEED, TIMEOUT, BENCH_FILTER, REPLAY (arguments) may
-# be set. Exit status 1 if any step failed.
+# STEPS (default: all, in this order: doctor warm tests check sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
+# set. Exit status 1 if any step failed.
 set -uo pipefail
 out=${1:?usage: gpu_check.sh OUT [BIN]}
 bin=${2:-$(dirname "$0")/../build/release/bin}
@@ -49,6 +49,7 @@ if wanted sanitize; then
 fi
 # shellcheck disable=SC2086
 wanted replay && LINES_SHOWN=60 step replay "$kvloom" replay --backend cuda ${REPLAY:---layers 32 --requests 200} --json "$out/replay.json"
-wanted bench && LINES_SHOWN=60 step bench "$kvloom" bench --backend cuda --repeat 12 --filter "${BENCH_FILTER:-}" --json "$out/bench.json"
+# shellcheck disable=SC2086
+wanted bench && LINES_SHOWN=200 step bench "$kvloom" bench --backend cuda ${BENCH:-} --json "$out/bench.json"
 [ "$KVLOOM_CACHE_DIR" = "$out/cache" ] && rm -rf "$out/cache"
 exit $bad

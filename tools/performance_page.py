@@ -34,18 +34,46 @@ def bench_table(data):
                f"| {r['ceiling_gbps']:.1f} | {r['ceiling_gflops']:.0f} | {100 * r['share']:.0f} % ({100 * r['share_p10']:.0f} - {100 * r['share_p90']:.0f}) |")
 
 
+def matmul_line(c):
+    m = c.get("matmul")
+    if m:
+        both = ", ".join(f"{protocol} {m[protocol]['tflops']:.0f} TFLOP/s{clock_of(m[protocol])}" for protocol in ("burst", "sustained"))
+        return f"Matmul {m['n']}^3 of {m['dtype']} with fp32 sums ({m['library']}): {both}."
+    return f"Matmul: not measured: {c['matmul_why']}." if "matmul_why" in c else None
+
+
+def clock_of(figure):
+    return f" at {figure['clock_mhz'] / 1000:.2f} GHz" if figure.get("clock_mhz") else ""
+
+
+def percent(share):
+    return f"{100 * share:.1f} %" if share else "-"
+
+
 def gpu_table(data):
     c = data.get("ceilings", {})
     yield f"{data.get('gpu', {}).get('name', '?')}; ceilings of the run: " + ", ".join(f"{k} {v:.4g}" for k, v in c.items() if isinstance(v, (int, float))) + "."
     yield ""
+    if matmul_line(c):
+        yield matmul_line(c)
+        yield ""
+    if "protocol" in data:
+        burst, sustained = data["protocol"]["burst"], data["protocol"]["sustained"]
+        yield (f"Compute-bound rows are timed twice: burst ({burst['idle_s']} s idle, {burst['warm_ups']} warm-ups, median of {burst['median_of']}) and sustained "
+               f"({sustained['warm_s']} s back to back, then {sustained['measured_s']} s measured), beside the matmul in the same protocol. `tensor`: the share of the "
+               "products that the tensor cores could have done in as many SM cycles, which moves with neither clock nor power.")
+        yield ""
     yield "Runs shorter than 0.4 ms are timed as graphs of several, K and V rotated through copies larger than the caches (column `runs`)."
     yield ""
-    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | plan us | run() us | runs |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | tensor | sustained TFLOP/s | share | tensor | plan us | run() us | runs |"
+    yield "|" + "---|" * 14
     for r in data["rows"]:
-        share = f"{100 * r['share']:.0f} %" if "share" in r else "-"
+        s = r.get("sustained", {})
+        share = percent(r.get("share")) + (f" of {r['share_of']}" if r.get("share_of") else "")
+        sustained = f"{s['tflops']:.0f}{clock_of(s)}" if s else "-"
         yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
-               f"| {share} | {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
+               f"| {share} | {percent(r.get('tensor_share'))} | {sustained} | {percent(s.get('share'))} | {percent(s.get('tensor_share'))} "
+               f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
 
 
 def check_table(data):

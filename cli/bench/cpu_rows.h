@@ -41,12 +41,12 @@ std::vector<BenchShape> cpu_bench_shapes();
 struct BenchOptions {
   std::vector<int> threads = {1, 2};
   int repeat = 7;
-  std::string filter;  // only shapes whose name contains it
   std::string cpu_target;
 };
 
 /// Runs the shapes; `report` is called after each row.
-std::vector<BenchRow> run_cpu_bench(const BenchOptions& options, const std::function<void(const BenchRow&)>& report);
+std::vector<BenchRow> run_cpu_bench(const std::vector<BenchShape>& shapes, const BenchOptions& options,
+                                    const std::function<void(const BenchRow&)>& report);
 
 nlohmann::ordered_json to_json(const BenchRow& row);
 

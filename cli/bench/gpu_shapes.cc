@@ -1,103 +1,104 @@
-#include "cli/bench/gpu_rows.h"
+#include "cli/bench/gpu_shapes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <set>
 
 namespace kvloom::cli {
 namespace {
 
-AttentionSpec llama_spec(int32_t page_size, bool causal, DType kv = DType::bf16) {
-  AttentionSpec s;
-  s.num_qo_heads = 32;
-  s.num_kv_heads = 8;
-  s.head_dim_qk = s.head_dim_vo = 128;
-  s.q_dtype = s.o_dtype = DType::bf16;
-  s.kv_dtype = kv;
-  s.storage = page_size > 0 ? Storage::paged : Storage::ragged;
-  s.page_size = std::max(1, page_size);
-  s.variant.range.causal = causal;
-  return s;
-}
+constexpr int32_t kMore[] = {0, -1, 37};
 
-std::vector<int32_t> repeated(int32_t n, int32_t x) { return std::vector<int32_t>(size_t(n), x); }
-
-/// Lengths proportional to 1 / rank, of the given mean.
-std::vector<int32_t> zipf(int32_t n, int32_t mean) {
-  double harmonic = 0.0;
-  for (int32_t i = 1; i <= n; ++i) harmonic += 1.0 / i;
-  std::vector<int32_t> x;
-  for (int32_t i = 1; i <= n; ++i) x.push_back(std::max(1, int32_t(double(n) * mean / harmonic / i)));
-  return x;
-}
-
-void add_decode(std::vector<GpuShape>& list) {
-  const auto add = [&](const char* name, int32_t page, DType kv, std::vector<int32_t> lengths) {
-    list.push_back({name, llama_spec(page, true, kv), repeated(int32_t(lengths.size()), 1), std::move(lengths), true});
-  };
-  add("decode-128x8192-page16", 16, DType::bf16, repeated(128, 8192));
-  add("decode-128x8191-page16", 16, DType::bf16, repeated(128, 8191));
-  add("decode-128x8229-page16", 16, DType::bf16, repeated(128, 8229));
-  add("decode-128x8192-page1", 1, DType::bf16, repeated(128, 8192));
-  add("decode-128x8192-page64", 64, DType::bf16, repeated(128, 8192));
-  add("decode-128x8192-page16-e4m3", 16, DType::e4m3, repeated(128, 8192));
-  add("decode-zipf-64x4096-page16", 16, DType::bf16, zipf(64, 4096));
-  add("decode-16x1024-page16", 16, DType::bf16, repeated(16, 1024));
-  add("decode-1x32768-page16", 16, DType::bf16, {32768});
-}
-
-void add_prefill(std::vector<GpuShape>& list) {
-  const auto add = [&](const char* name, int32_t page, bool causal, int32_t n, int32_t length) {
-    list.push_back({name, llama_spec(page, causal), repeated(n, length), repeated(n, length), false});
-  };
-  add("prefill-causal-1x16384-ragged", 0, true, 1, 16384);
-  add("prefill-causal-1x16384-page64", 64, true, 1, 16384);
-  add("prefill-causal-1x16384-page16", 16, true, 1, 16384);
-  add("prefill-causal-1x16384-page1", 1, true, 1, 16384);
-  add("prefill-causal-1x16421-page16", 16, true, 1, 16421);
-  add("prefill-full-1x16384-ragged", 0, false, 1, 16384);
-  add("prefill-causal-4x4096-page16", 16, true, 4, 4096);
-  add("prefill-causal-16x1024-page16", 16, true, 16, 1024);
-  GpuShape d64{"prefill-causal-1x16384-ragged-d64", llama_spec(0, true), {16384}, {16384}, false};
-  d64.spec.head_dim_qk = d64.spec.head_dim_vo = 64;
-  list.push_back(d64);
-  GpuShape d256{"prefill-causal-1x16384-ragged-d256", llama_spec(0, true), {16384}, {16384}, false};
-  d256.spec.head_dim_qk = d256.spec.head_dim_vo = 256;
-  d256.spec.num_qo_heads = 16;
-  d256.spec.num_kv_heads = 8;
-  list.push_back(d256);
-  GpuShape mixed{"mixed-4x512at4096-60x4096-page16", llama_spec(16, true), repeated(4, 512), repeated(64, 4096), false};
-  mixed.q_len.resize(64, 1);
-  list.push_back(mixed);
-}
-
-/// Each feature on the plain rows, whose names they extend.
-void add_features(std::vector<GpuShape>& list) {
-  const auto add = [&](const char* feature, auto change) {
-    GpuShape prefill{std::string("prefill-causal-1x16384-ragged-") + feature, llama_spec(0, true), {16384}, {16384}, false};
-    GpuShape decode{std::string("decode-128x8192-page16-") + feature, llama_spec(16, true), repeated(128, 1), repeated(128, 8192), true};
-    change(prefill.spec.variant);
-    change(decode.spec.variant);
-    list.push_back(prefill);
-    list.push_back(decode);
-  };
-  add("window1024", [](VariantSpec& v) { v.range.left = 1023; });
-  add("alibi", [](VariantSpec& v) { v.alibi = true; });
-  add("softcap", [](VariantSpec& v) { v.soft_cap = 30.0f; });
-  add("sink", [](VariantSpec& v) { v.sink = true; });
-  add("rope", [](VariantSpec& v) { v.rope.mode = RopeMode::half_split; });
-  GpuShape mask{"prefill-1x4096-ragged-mask", llama_spec(0, false), {4096}, {4096}, false};
-  GpuShape plain{"prefill-1x4096-ragged", llama_spec(0, false), {4096}, {4096}, false};
-  mask.spec.variant.custom_mask = true;
-  list.push_back(plain);
-  list.push_back(mask);
+const GpuPreset* find_preset(const std::string& name) {
+  for (const GpuPreset& p : gpu_presets()) {
+    if (name == p.name) return &p;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-std::vector<GpuShape> gpu_bench_shapes() {
+double flop_of(const GpuShape& s) {
+  const KeyRange& r = s.spec.variant.range;
+  double pairs = 0.0;
+  for (size_t i = 0; i < s.q_len.size(); ++i) {
+    for (int32_t q = 0; q < s.q_len[i]; ++q) {
+      const int64_t pos = int64_t(s.kv_len[i]) - s.q_len[i] + q, end = r.causal ? pos + 1 : s.kv_len[i];
+      const int64_t begin = r.left >= 0 ? std::max<int64_t>(0, pos - r.left) : 0;
+      pairs += double(std::max<int64_t>(0, end - begin));
+    }
+  }
+  return 2.0 * (double(s.spec.head_dim_qk) + s.spec.head_dim_vo) * pairs * s.spec.num_qo_heads;
+}
+
+double bytes_of(const GpuShape& s) {
+  const AttentionSpec& spec = s.spec;
+  const int32_t left = spec.variant.range.left;
+  double kv_tokens = 0.0, tokens = 0.0;
+  for (size_t i = 0; i < s.q_len.size(); ++i) {
+    kv_tokens += double(left >= 0 ? std::min<int64_t>(s.kv_len[i], int64_t(left) + s.q_len[i]) : s.kv_len[i]);
+    tokens += s.q_len[i];
+  }
+  kv_tokens -= double(s.shared_prefix) * double(s.q_len.size() - 1);
+  const double kv_dims = double(spec.head_dim_qk) + (s.v_in_k ? 0 : spec.head_dim_vo);
+  return kv_tokens * spec.num_kv_heads * kv_dims * size_of(spec.kv_dtype) +
+         tokens * spec.num_qo_heads * (double(spec.head_dim_qk) * size_of(spec.q_dtype) + double(spec.head_dim_vo) * size_of(spec.o_dtype));
+}
+
+std::vector<float> alibi_slopes(int32_t heads) {
+  std::vector<float> slopes;
+  for (int32_t h = 0; h < heads; ++h) slopes.push_back(std::exp2(-8.0f * float(h + 1) / float(heads)));
+  return slopes;
+}
+
+nlohmann::ordered_json to_json(const GpuShape& s) {
+  const AttentionSpec& spec = s.spec;
+  const VariantSpec& v = spec.variant;
+  return {{"shape", s.name},
+          {"q_len", s.q_len},
+          {"kv_len", s.kv_len},
+          {"qo_heads", spec.num_qo_heads},
+          {"kv_heads", spec.num_kv_heads},
+          {"head_dim_qk", spec.head_dim_qk},
+          {"head_dim_vo", spec.head_dim_vo},
+          {"q_dtype", name_of(spec.q_dtype)},
+          {"kv_dtype", name_of(spec.kv_dtype)},
+          {"page_size", spec.storage == Storage::paged ? spec.page_size : 0},
+          {"causal", v.range.causal},
+          {"left", v.range.left},
+          {"soft_cap", v.soft_cap},
+          {"alibi", v.alibi},
+          {"sink", v.sink},
+          {"custom_mask", v.custom_mask},
+          {"rope", v.rope.mode != RopeMode::none},
+          {"shared_prefix", s.shared_prefix},
+          {"v_in_k", s.v_in_k},
+          {"bound", s.memory_bound ? "memory" : "compute"},
+          {"flop", flop_of(s)},
+          {"bytes", bytes_of(s)}};
+}
+
+std::vector<std::string> gpu_preset_names() {
+  std::vector<std::string> names;
+  for (const GpuPreset& p : gpu_presets()) names.push_back(p.name);
+  return names;
+}
+
+std::vector<GpuShape> gpu_bench_shapes(const std::vector<std::string>& presets, bool odd_lengths) {
   std::vector<GpuShape> list;
-  add_decode(list);
-  add_prefill(list);
-  add_features(list);
+  std::set<std::string> seen;
+  for (const std::string& name : presets) {
+    const GpuPreset* const preset = find_preset(name);
+    if (preset == nullptr) continue;
+    std::vector<GpuShape> rows[std::size(kMore)];
+    const size_t lengths = odd_lengths ? std::size(kMore) : 1;
+    for (size_t m = 0; m < lengths; ++m) rows[m] = preset->rows(kMore[m]);
+    for (size_t i = 0; i < rows[0].size(); ++i) {
+      for (size_t m = 0; m < lengths; ++m) {
+        if (seen.insert(rows[m][i].name).second) list.push_back(std::move(rows[m][i]));
+      }
+    }
+  }
   return list;
 }
 

@@ -15,47 +15,65 @@ namespace {
 
 struct Options {
   std::string backend = "cpu";
-  std::string json;
+  std::string json, filter;
   BenchOptions bench;
+  std::vector<std::string> presets;
   int32_t device = 0;
+  int repeat = 0;
+  bool even_lengths = false, list = false;
 };
 
-void run_gpu(const Options& options) {
-  const GpuInfo gpu = gpu_at(options.device, "bench");
-  const bool table = options.json != "-";
-  const GpuCeilings ceilings = measure_gpu_ceilings(options.device);
-  if (table) {
-    fmt::print(
-        "{}: read {:.2f} TB/s, copy {:.2f} TB/s, products (bf16 mma.sync) {:.0f} TFLOP/s\n{:<46} {:>11} {:>7} {:>8} {:>6} {:>9} {:>9}  "
-        "{:<11} {}\n",
-        gpu.name, ceilings.read_tbps, ceilings.copy_tbps, ceilings.products_tflops, "shape", "median us", "TB/s", "TFLOP/s", "share",
-        "plan us", "run us", "policy", "p10 - p90 us");
+void print_ceilings(const GpuInfo& gpu, const GpuCeilings& c) {
+  fmt::print("{}: read {:.2f} TB/s, copy {:.2f} TB/s, products (bf16 mma.sync) {:.0f} TFLOP/s\n", gpu.name, c.read_tbps, c.copy_tbps,
+             c.products_tflops);
+  if (c.matmul) {
+    fmt::print("matmul {}^3 bf16 ({}): burst {:.0f} TFLOP/s, sustained {:.0f}\n", c.matmul->n, c.matmul->library, c.matmul->burst_tflops,
+               c.matmul->sustained_tflops);
+  } else {
+    fmt::print("matmul: not measured: {}\n", c.matmul_why);
   }
-  GpuBenchOptions bench;
-  bench.device = options.device;
-  bench.repeat = std::max(3, options.bench.repeat);
-  bench.filter = options.bench.filter;
-  const std::vector<GpuBenchRow> rows = run_gpu_bench(bench, ceilings, [&](const GpuBenchRow& r) {
-    if (!table) return;
-    fmt::print("{:<46} {:>11.1f} {:>7.3f} {:>8.1f} {:>5.0f}% {:>9.1f} {:>9.1f}  {:<11} {:.1f} - {:.1f}\n", r.shape, r.median_us, r.tbps,
-               r.tflops, 100.0 * r.share, r.plan_us, r.run_host_us, r.policy, r.p10_us, r.p90_us);
-    std::fflush(stdout);
-  });
-  if (options.json.empty()) return;
-  nlohmann::ordered_json out{{"machine", to_json(this_machine())},
-                             {"gpu", to_json(gpu)},
-                             {"ceilings", to_json(ceilings)},
-                             {"repeat", bench.repeat},
-                             {"rows", nlohmann::ordered_json::array()}};
-  for (const GpuBenchRow& r : rows) out["rows"].push_back(to_json(r));
-  write_json(options.json, out);
+  fmt::print("{:<50} {:>11} {:>7} {:>8} {:>6} {:>6} | {:>9} {:>6} {:>6} {:>8} | {:>8} {:>8}  {:<11} {}\n", "shape", "median us", "TB/s",
+             "TFLOP/s", "share", "tensor", "sustained", "share", "tensor", "MHz", "plan us", "run us", "policy", "p10 - p90 us");
 }
 
-void run(const Options& options) {
-  if (options.backend == "cuda") return run_gpu(options);
+std::string percent(double share) { return share > 0 ? fmt::format("{:.1f}%", 100 * share) : "-"; }
+
+void print_row(const GpuBenchRow& r) {
+  const GpuFigure& b = r.burst;
+  const GpuFigure s = r.sustained.value_or(GpuFigure());
+  fmt::print("{:<50} {:>11.1f} {:>7.3f} {:>8.1f} {:>6} {:>6} | {:>9} {:>6} {:>6} {:>8} | {:>8.1f} {:>8.1f}  {:<11} {:.1f} - {:.1f}\n",
+             r.shape, b.times.us, b.tbps, b.tflops, percent(b.share), percent(b.tensor_share),
+             r.sustained ? fmt::format("{:.1f}", s.tflops) : "-", percent(s.share), percent(s.tensor_share),
+             s.times.clock_mhz > 0 ? fmt::format("{:.0f}", s.times.clock_mhz) : "-", r.plan_us, r.run_host_us, r.policy, b.times.p10_us,
+             b.times.p90_us);
+  std::fflush(stdout);
+}
+
+void run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
+  const GpuInfo gpu = gpu_at(options.device, "bench");
+  const bool table = options.json != "-";
+  GpuBenchOptions o;
+  o.device = options.device;
+  if (options.repeat > 0) o.protocol.repeat = options.repeat;
+  GpuBench bench(o);
+  if (table) print_ceilings(gpu, bench.ceilings());
+  nlohmann::ordered_json out{{"machine", to_json(this_machine())},
+                             {"gpu", to_json(gpu)},
+                             {"protocol", to_json(o.protocol)},
+                             {"ceilings", to_json(bench.ceilings())},
+                             {"rows", nlohmann::ordered_json::array()}};
+  for (const GpuShape& s : shapes) {
+    const GpuBenchRow row = bench.measure(s);
+    if (table) print_row(row);
+    out["rows"].push_back(to_json(row));
+  }
+  if (!options.json.empty()) write_json(options.json, out);
+}
+
+void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
   const bool table = options.json != "-";
   bool headed = false;  // with the first row: a refusal stands alone
-  const std::vector<BenchRow> rows = run_cpu_bench(options.bench, [&](const BenchRow& r) {
+  const std::vector<BenchRow> rows = run_cpu_bench(shapes, options.bench, [&](const BenchRow& r) {
     if (!table) return;
     if (!headed) {
       fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
@@ -73,13 +91,69 @@ void run(const Options& options) {
   write_json(options.json, out);
 }
 
+/// The shapes whose names contain the filter. None: what there is.
+template <class Shape>
+std::vector<Shape> chosen(std::vector<Shape> shapes, const std::string& filter) {
+  std::string names;
+  for (const Shape& s : shapes) names += (names.empty() ? "" : ", ") + s.name;
+  std::erase_if(shapes, [&](const Shape& s) { return s.name.find(filter) == std::string::npos; });
+  if (shapes.empty()) throw CLI::ValidationError("--filter", "got '" + filter + "', wanted part of a row's name: " + names);
+  return shapes;
+}
+
+void list_gpu_rows(const Options& options) {
+  nlohmann::ordered_json out{{"presets", nlohmann::ordered_json::array()}, {"rows", nlohmann::ordered_json::array()}};
+  for (const GpuShape& s : chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter)) {
+    out["rows"].push_back(to_json(s));
+  }
+  for (const GpuPreset& p : gpu_presets()) {
+    if (std::find(options.presets.begin(), options.presets.end(), p.name) == options.presets.end()) continue;
+    nlohmann::ordered_json names = nlohmann::ordered_json::array();
+    if (options.json != "-") fmt::print("{}: {}\n", p.name, p.what);
+    for (const GpuShape& s : gpu_bench_shapes({p.name}, !options.even_lengths)) {
+      if (s.name.find(options.filter) == std::string::npos) continue;
+      if (options.json != "-") fmt::print("  {}\n", s.name);
+      names.push_back(s.name);
+    }
+    out["presets"].push_back({{"name", p.name}, {"what", p.what}, {"rows", names}});
+  }
+  if (!options.json.empty()) write_json(options.json, out);
+}
+
+void list_cpu_rows(const Options& options) {
+  nlohmann::ordered_json out{{"rows", nlohmann::ordered_json::array()}};
+  for (const BenchShape& s : chosen(cpu_bench_shapes(), options.filter)) {
+    if (options.json != "-") fmt::print("{}\n", s.name);
+    out["rows"].push_back({{"shape", s.name}});
+  }
+  if (!options.json.empty()) write_json(options.json, out);
+}
+
+void run(Options options) {
+  const bool gpu = options.backend == "cuda";
+  if (!gpu && (!options.presets.empty() || options.even_lengths)) {
+    throw CLI::ValidationError(options.presets.empty() ? "--even-lengths" : "--preset", "got it with --backend cpu, wanted --backend cuda");
+  }
+  if (options.presets.empty()) options.presets = {"serving"};
+  if (options.list && gpu) return list_gpu_rows(options);
+  if (options.list) return list_cpu_rows(options);
+  if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter));
+  if (options.repeat > 0) options.bench.repeat = options.repeat;
+  run_cpu(options, chosen(cpu_bench_shapes(), options.filter));
+}
+
 void add(CLI::App& command, int&) {
   auto o = std::make_shared<Options>();
   command.add_option("--backend", o->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
+  command.add_option("--preset", o->presets, "cuda: which tables of rows, with commas between them: serving (default), paper, hopper")
+      ->delimiter(',')
+      ->check(one_of(gpu_preset_names()));
+  command.add_flag("--even-lengths", o->even_lengths, "cuda: without the rows a token shorter and 37 tokens longer than each");
+  command.add_flag("--list", o->list, "Print the rows and stop; with --json all that is known of them");
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
-  command.add_option("--repeat", o->bench.repeat, "Timed runs a row; the median is reported")->check(kPositive)->capture_default_str();
-  command.add_option("--filter", o->bench.filter, "Only shapes whose name contains this");
+  command.add_option("--repeat", o->repeat, "Timed runs a row, whose median is reported; default: cpu 7, cuda 12")->check(kPositive);
+  command.add_option("--filter", o->filter, "Only shapes whose name contains this");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
       ->check(one_of(cpu_target_names()));
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");

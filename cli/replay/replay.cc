@@ -1,6 +1,7 @@
 #include "cli/replay/replay.h"
 
-#include "cli/bench/gpu_rows.h"
+#include "cli/bench/gpu_ceilings.h"
+#include "cli/bench/gpu_products.h"
 #include "cli/replay/memory.h"
 #include "cli/replay/step_export.h"
 #include "cli/replay/step_machine.h"
@@ -152,9 +153,9 @@ class Replay {
     if (trace_.empty()) return;
     cli::Ceilings c;
     if (on_gpu()) {
-      const cli::GpuCeilings gpu = cli::measure_gpu_ceilings(o_.engine.device);
-      c.read_gbps = gpu.read_tbps * 1e3;
-      c.fma_gflops = gpu.products_tflops * 1e3;
+      cli::GpuTimer timer(o_.engine.device, {});
+      c.read_gbps = 1e3 * cli::measure_gpu_read_tbps(o_.engine.device, timer);
+      c.fma_gflops = 1e3 * cli::measure_gpu_products_tflops(o_.engine.device);
     } else {
       ThreadPool pool(threads());
       cli::ReadCeiling memory;

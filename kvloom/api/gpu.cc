@@ -41,6 +41,13 @@ void gpu_synchronize(int32_t device) {
   check_driver(driver().ctx_synchronize(), "cuCtxSynchronize", "a kernel before this call failed");
 }
 
+struct GpuContext::Impl {
+  ContextGuard guard;
+};
+
+GpuContext::GpuContext(int32_t device) : impl_(new Impl{ContextGuard(Device::get(device))}) {}
+GpuContext::~GpuContext() = default;
+
 struct GpuBuffer::Impl {
   const Device& device;
   runtime::DeviceMemory memory;

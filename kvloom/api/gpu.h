@@ -32,6 +32,19 @@ GpuMemory gpu_memory(int32_t device);
 /// Waits for everything on the device. Throws io with the driver's words if a kernel failed.
 void gpu_synchronize(int32_t device);
 
+/// Makes a GPU's primary context the calling thread's while it lives: for libraries that work in whatever context is current.
+class GpuContext {
+ public:
+  explicit GpuContext(int32_t device);
+  ~GpuContext();
+  GpuContext(const GpuContext&) = delete;
+  GpuContext& operator=(const GpuContext&) = delete;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
 /// A block of device memory, 256-byte aligned.
 class GpuBuffer {
  public:

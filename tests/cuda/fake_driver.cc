@@ -196,6 +196,8 @@ CuResult cuDeviceGetAttribute(int* v, CuDeviceAttribute a, CuDevice) {
       return *v = 0, kCuSuccess;
     case kCuMultiprocessorCount:
       return *v = 5, kCuSuccess;
+    case kCuClockRateKhz:
+      return *v = 1980000, kCuSuccess;
     case kCuMaxSharedBytesPerBlockOptin:
       return *v = 227 * 1024, kCuSuccess;
     case kCuMaxSharedBytesPerMultiprocessor:

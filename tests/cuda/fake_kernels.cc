@@ -2,6 +2,7 @@
 // source, one thread after another.
 #include "tests/cuda/fake_kernels.h"
 
+#include "cli/bench/gpu_timing.h"
 #include "kvloom/contract/attend_args.h"
 #include "kvloom/contract/op_args.h"
 #include "kvloom/cpu/append_kv.h"
@@ -75,7 +76,7 @@ void run_append(const KernelCall& call) {
 void run_rope(const KernelCall& call) { cpu::apply_rope(call.as<RopeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
 void run_merge(const KernelCall& call) { cpu::merge_states(call.as<MergeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
 
-void run_nothing(const KernelCall&) {}  // what it does to shared memory a CPU does not have
+void run_nothing(const KernelCall&) {}  // what it does to shared memory, or to find a ceiling, a CPU does not have
 
 /// A kernel without barriers.
 template <class Args, void (*kKernel)(Args)>
@@ -91,6 +92,15 @@ void run_threads(const KernelCall& call) {
   }
 }
 
+/// Every SM takes a block, 5 ms after the last launch.
+void run_clock(const KernelCall& call) {
+  static unsigned long long ns = 0;
+  ns += 5'000'000;
+  const char* mhz = std::getenv("FAKE_SM_MHZ");
+  auto* to = call.as<cli::GpuClockReading*>();
+  for (unsigned sm = 0; sm < call.grid; ++sm) to[sm] = {ns / 1000 * (mhz != nullptr ? std::strtoull(mhz, nullptr, 10) : 1500), ns};
+}
+
 struct Entry {
   const char* name;
   size_t argument_bytes;
@@ -104,6 +114,9 @@ constexpr Entry kEntries[] = {
     {"append_kv", sizeof(AppendArgs), run_append},
     {"apply_rope", sizeof(RopeArgs), run_rope},
     {"merge_states", sizeof(MergeArgs), run_merge},
+    {"sweep", sizeof(void*), run_nothing},
+    {"products", sizeof(void*), run_nothing},
+    {"read_clock", sizeof(void*), run_clock},
     {"poison_shared", sizeof(unsigned long long), run_nothing},
     {"page_events", sizeof(replay::PageEventsArgs), run_threads<replay::PageEventsArgs, replay::page_events>},
     {"fill_rows", sizeof(replay::FillRowsArgs), run_threads<replay::FillRowsArgs, replay::fill_rows>},

@@ -1,4 +1,5 @@
 // The kernels that are not attention compile for every generation, without a GPU, and hardly spill.
+#include "cli/bench/gpu_ceilings.h"
 #include "cli/bench/gpu_products.h"
 #include "cli/replay/gpu_machine.h"
 #include "kvloom/jit/compile.h"
@@ -32,9 +33,11 @@ TEST(OtherUnits, OfAReplay) {
   expect_compiles({"replay.kernels", replay::kGpuKernels}, {"page_events", "fill_rows", "count_nonfinite", "hold", "gather_rows"});
 }
 
-TEST(OtherUnits, OfTheProductsCeiling) {
+TEST(OtherUnits, OfABenchmark) {
   NEED_NVRTC();
   expect_compiles({"bench.products", cli::kGpuProductsText}, {"products"});
+  expect_compiles({"bench.read", cli::kGpuReadText}, {"sweep"});
+  expect_compiles({"bench.clock", cli::kGpuClockText}, {"read_clock"});
 }
 
 }  // namespace

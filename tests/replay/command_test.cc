@@ -286,13 +286,6 @@ TEST(DoctorCommand, ACacheThatCanNotBeWrittenIsNotOk) {
   EXPECT_TRUE(contains(doctor.out(), "/dev/null is not a folder; ")) << doctor.out();
 }
 
-TEST(BenchCommand, ARefusalStandsAlone) {
-  Tool none({"bench", "--filter", "no such shape"});
-  EXPECT_EQ(none.wait(), 1);
-  EXPECT_TRUE(contains(none.err(), "no shape contains \"no such shape\"")) << none.err();
-  EXPECT_EQ(none.out(), "");
-}
-
 TEST(ReplayCommand, AGpuThatIsNotThereIsOneError) {
   Tool tool({"replay", "--backend", "cuda", "--device", "1000"});
   EXPECT_EQ(tool.wait(), 1);

@@ -1,0 +1,51 @@
+// `kvloom bench` as a user runs it, on a machine with no GPU: what rows there are, and what is wrong with a command line.
+#include "tests/replay/tool.h"
+
+#include <nlohmann/json.hpp>
+
+#include <gtest/gtest.h>
+
+namespace {
+
+using kvloom::test::contains;
+using kvloom::test::read_file;
+using kvloom::test::Tool;
+
+TEST(BenchCommand, ARowThatIsNotThereIsAWrongCommandLineAndNamesThoseThatAre) {
+  for (const char* backend : {"cpu", "cuda"}) {
+    Tool none({"bench", "--backend", backend, "--filter", "no such shape"});
+    EXPECT_EQ(none.wait(), 2);
+    EXPECT_EQ(none.err().rfind("kvloom: bench: --filter: got 'no such shape', wanted part of a row's name: ", 0), 0u) << none.err();
+    EXPECT_TRUE(contains(none.err(), backend[1] == 'p' ? "decode-64x4096-32/8-d128-bf16-page16-hnd" : "decode-128x8192-page16"));
+    EXPECT_EQ(none.out(), "");
+  }
+}
+
+TEST(BenchCommand, APresetThatIsNotThereIsAWrongCommandLine) {
+  for (const char* list : {"fastest", "hopper,fastest"}) {
+    Tool wrong({"bench", "--backend", "cuda", "--preset", list});
+    EXPECT_EQ(wrong.wait(), 2);
+    EXPECT_EQ(wrong.err().rfind("kvloom: bench: --preset: got 'fastest', wanted one of serving, paper, hopper;", 0), 0u) << wrong.err();
+  }
+  Tool cpu({"bench", "--preset", "hopper"});
+  EXPECT_EQ(cpu.wait(), 2);
+  EXPECT_TRUE(contains(cpu.err(), "--preset: got it with --backend cpu, wanted --backend cuda")) << cpu.err();
+}
+
+TEST(BenchCommand, ListsItsRowsWithoutAGpu) {
+  Tool list({"bench", "--backend", "cuda", "--list", "--preset", "hopper,paper", "--json", "@/rows.json"});
+  EXPECT_EQ(list.wait(), 0) << list.err();
+  EXPECT_TRUE(contains(list.out(), "hopper: ") && contains(list.out(), "\n  prefill-causal-1x16421-page8\n")) << list.out();
+  EXPECT_FALSE(contains(list.out(), "serving: "));
+  const nlohmann::json j = nlohmann::json::parse(read_file(list.file("rows.json")));
+  EXPECT_EQ(j["presets"].size(), 2u);
+  EXPECT_EQ(j["rows"].size(), 3u * (15 + 18) - 3);  // one row is in both
+  Tool named({"bench", "--backend", "cuda", "--list", "--preset", "hopper", "--even-lengths", "--filter", "page", "--json", "-"});
+  EXPECT_EQ(named.wait(), 0) << named.err();
+  EXPECT_EQ(nlohmann::json::parse(named.out())["rows"].size(), 5u);
+  Tool cpu({"bench", "--list"});
+  EXPECT_EQ(cpu.wait(), 0);
+  EXPECT_TRUE(contains(cpu.out(), "decode-mla-16x4096-16/1-d576-512-bf16-page16-nhd\n")) << cpu.out();
+}
+
+}  // namespace
