@@ -65,15 +65,59 @@ def gpu_table(data):
         yield ""
     yield "Runs shorter than 0.4 ms are timed as graphs of several, K and V rotated through copies larger than the caches (column `runs`)."
     yield ""
+    if peers_of(data)[1]:
+        yield from gpu_peers_table(data)
     yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | tensor | sustained TFLOP/s | share | tensor | plan us | run() us | runs |"
     yield "|" + "---|" * 14
     for r in data["rows"]:
+        if "why" in r:
+            yield f"| {r['shape']} | not measured: {r['why']} |" + " |" * 12
+            continue
         s = r.get("sustained", {})
         share = percent(r.get("share")) + (f" of {r['share_of']}" if r.get("share_of") else "")
         sustained = f"{s['tflops']:.0f}{clock_of(s)}" if s else "-"
         yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
                f"| {share} | {percent(r.get('tensor_share'))} | {sustained} | {percent(s.get('share'))} | {percent(s.get('tensor_share'))} "
                f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
+
+
+def peers_of(data):
+    """Names of the peers that have a figure anywhere, and those rows."""
+    rows = [r for r in data["rows"] if any("median_us" in p for p in r.get("peers", []))]
+    names = []
+    for r in rows:
+        names += [p["peer"] for p in r["peers"] if "median_us" in p and p["peer"] not in names]
+    return names, rows
+
+
+def peer_cell(peers, name, bound):
+    p = next((p for p in peers if p["peer"] == name and "median_us" in p), None)
+    if p is None:
+        return "-"
+    if bound == "memory":
+        return f"{p['median_us']:.1f}"
+    return f"{p['tflops']:.0f}" + (f", {p['sustained']['tflops']:.0f}" if "sustained" in p else "")
+
+
+def gpu_peers_table(data):
+    names, rows = peers_of(data)
+    machine = data.get("peers", {}).get("machine", {})
+    yield "Peers of the same GPU and protocols (" + ", ".join(f"{k} {v}" for k, v in machine.items()) + "), each in its best form and compared with float64."
+    for name, why in data.get("peers", {}).get("not_installed", {}).items():
+        yield f"{name}: {why}."
+    for bound, unit in (("compute", "TFLOP/s, burst, sustained"), ("memory", "us")):
+        mine = [r for r in rows if r["bound"] == bound]
+        if not mine:
+            continue
+        yield ""
+        yield f"| shape ({unit}) | kvloom | " + " | ".join(names) + " | best peer's time / ours |"
+        yield "|" + "---|" * (3 + len(names))
+        for r in mine:
+            ours = f"{r['median_us']:.1f}" if bound == "memory" else f"{r['tflops']:.0f}, {r['sustained']['tflops']:.0f}"
+            best = min(p["median_us"] for p in r["peers"] if "median_us" in p)
+            cells = " | ".join(peer_cell(r["peers"], name, bound) for name in names)
+            yield f"| {r['shape']} | {ours} | {cells} | {best / r['median_us']:.2f} |"
+    yield ""
 
 
 def check_table(data):

@@ -51,14 +51,23 @@ GpuFigure GpuBench::figure(const GpuShape& s, const GpuTimes& times, double ceil
 }
 
 GpuBenchRow GpuBench::measure(const GpuShape& s) {
+  GpuBenchRow row;
+  row.shape = s.name;
+  try {
+    measure(s, row);
+  } catch (const Error& e) {
+    row.why = e.what();
+  }
+  return row;
+}
+
+void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   const GpuProblem p(s, options_.device, normals_);
   EngineOptions options;
   options.backend = Backend::cuda;
   options.device = options_.device;
   Engine engine(s.spec, p.capacity(), options);
   Plan plan = engine.plan(p.batch());
-  GpuBenchRow row;
-  row.shape = s.name;
   row.key = engine.kernel_key();
   row.policy = name_of(plan.view().header->policy);
   row.plan_bytes = plan.bytes().size;
@@ -74,13 +83,12 @@ GpuBenchRow GpuBench::measure(const GpuShape& s) {
   if (s.memory_bound) {
     row.share_of = "read";
     row.burst = figure(s, timer_.burst(work, false), ceilings_.read_tbps);
-    return row;
+    return;
   }
   const bool matmul = ceilings_.matmul.has_value();
   row.share_of = matmul ? "matmul" : "products";
   row.burst = figure(s, timer_.burst(work, true), matmul ? ceilings_.matmul->burst_tflops : ceilings_.products_tflops);
   row.sustained = figure(s, timer_.sustained(work, row.burst.times.us), matmul ? ceilings_.matmul->sustained_tflops : 0.0);
-  return row;
 }
 
 namespace {
@@ -99,6 +107,7 @@ void add_figure(nlohmann::ordered_json& to, const char* us, const GpuFigure& f, 
 }  // namespace
 
 nlohmann::ordered_json to_json(const GpuBenchRow& r) {
+  if (!r.why.empty()) return {{"shape", r.shape}, {"why", r.why}};
   nlohmann::ordered_json j{{"shape", r.shape}, {"key", r.key}, {"policy", r.policy}, {"bound", r.memory_bound ? "memory" : "compute"}};
   add_figure(j, "median_us", r.burst, r.memory_bound);
   j["share_of"] = r.share_of;

@@ -23,7 +23,9 @@ struct GpuFigure {
 };
 
 struct GpuBenchRow {
-  std::string key, shape, policy;
+  std::string shape;
+  std::string why;  // it was not measured; "": it was
+  std::string key, policy;
   std::string share_of;  // read, matmul, or (without cuBLASLt) products
   bool memory_bound = false;
   GpuFigure burst;
@@ -45,9 +47,11 @@ class GpuBench {
  public:
   explicit GpuBench(const GpuBenchOptions& options);
   const GpuCeilings& ceilings() const { return ceilings_; }
+  /// An Error of this row alone (no kernel, no memory) is the row's `why`: the others stand.
   GpuBenchRow measure(const GpuShape& shape);
 
  private:
+  void measure(const GpuShape& shape, GpuBenchRow& row);
   GpuFigure figure(const GpuShape& shape, const GpuTimes& times, double ceiling) const;
 
   GpuBenchOptions options_;

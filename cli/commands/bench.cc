@@ -1,6 +1,7 @@
 // kvloom bench: measured rows beside the ceilings of the same run.
 #include "cli/bench/cpu_rows.h"
 #include "cli/bench/gpu_rows.h"
+#include "cli/bench/peers.h"
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
@@ -9,13 +10,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 namespace kvloom::cli {
 namespace {
 
 struct Options {
   std::string backend = "cpu";
-  std::string json, filter;
+  std::string json, filter, peers;
   BenchOptions bench;
   std::vector<std::string> presets;
   int32_t device = 0;
@@ -49,25 +51,47 @@ void print_row(const GpuBenchRow& r) {
   std::fflush(stdout);
 }
 
-void run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
+void print_peers(const nlohmann::ordered_json& list) {
+  for (const auto& p : list) {
+    if (!p.contains("median_us")) continue;
+    const double sustained = p.contains("sustained") ? p["sustained"].value("tflops", 0.0) : 0.0;
+    fmt::print("  {:<48} {:>11.1f} {:>7.3f} {:>8.1f} {:>6} {:>6} | {:>9}\n", p["peer"].get<std::string>(), p["median_us"].get<double>(),
+               p.value("tbps", 0.0), p.value("tflops", 0.0), "", "", sustained > 0 ? fmt::format("{:.1f}", sustained) : "-");
+  }
+}
+
+/// The exit status: 1 if a row could not be measured.
+int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   const GpuInfo gpu = gpu_at(options.device, "bench");
   const bool table = options.json != "-";
   GpuBenchOptions o;
   o.device = options.device;
   if (options.repeat > 0) o.protocol.repeat = options.repeat;
+  std::optional<PeerResults> peers;
+  if (!options.peers.empty()) peers.emplace(options.peers, gpu.name);
+  nlohmann::ordered_json theirs = nlohmann::ordered_json::object();
+  for (const GpuShape& s : shapes) theirs[s.name] = peers ? peers->of(s) : nlohmann::ordered_json::array();
   GpuBench bench(o);
   if (table) print_ceilings(gpu, bench.ceilings());
   nlohmann::ordered_json out{{"machine", to_json(this_machine())},
                              {"gpu", to_json(gpu)},
                              {"protocol", to_json(o.protocol)},
-                             {"ceilings", to_json(bench.ceilings())},
-                             {"rows", nlohmann::ordered_json::array()}};
+                             {"ceilings", to_json(bench.ceilings())}};
+  if (peers) out["peers"] = peers->facts();
+  out["rows"] = nlohmann::ordered_json::array();
+  bool whole = true;
   for (const GpuShape& s : shapes) {
     const GpuBenchRow row = bench.measure(s);
-    if (table) print_row(row);
+    if (!row.why.empty()) fmt::print(stderr, "kvloom: bench: {}: {}\n", s.name, row.why);
+    if (row.why.empty() && table) print_row(row);
+    whole = whole && row.why.empty();
     out["rows"].push_back(to_json(row));
+    if (!theirs[s.name].empty()) out["rows"].back()["peers"] = theirs[s.name];
+    if (table) print_peers(theirs[s.name]);
+    if (!options.json.empty() && table) write_json(options.json, out);  // what there is, should the run be cut short
   }
-  if (!options.json.empty()) write_json(options.json, out);
+  if (!table) write_json(options.json, out);
+  return whole ? 0 : 1;
 }
 
 void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
@@ -129,20 +153,20 @@ void list_cpu_rows(const Options& options) {
   if (!options.json.empty()) write_json(options.json, out);
 }
 
-void run(Options options) {
+int run(Options options) {
   const bool gpu = options.backend == "cuda";
-  if (!gpu && (!options.presets.empty() || options.even_lengths)) {
-    throw CLI::ValidationError(options.presets.empty() ? "--even-lengths" : "--preset", "got it with --backend cpu, wanted --backend cuda");
+  for (const auto& [given, name] :
+       {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {!options.peers.empty(), "--peers"}}) {
+    if (given && !gpu) throw CLI::ValidationError(name, "got it with --backend cpu, wanted --backend cuda");
   }
   if (options.presets.empty()) options.presets = {"serving"};
-  if (options.list && gpu) return list_gpu_rows(options);
-  if (options.list) return list_cpu_rows(options);
+  if (options.list) return (gpu ? list_gpu_rows : list_cpu_rows)(options), 0;
   if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter));
   if (options.repeat > 0) options.bench.repeat = options.repeat;
-  run_cpu(options, chosen(cpu_bench_shapes(), options.filter));
+  return run_cpu(options, chosen(cpu_bench_shapes(), options.filter)), 0;
 }
 
-void add(CLI::App& command, int&) {
+void add(CLI::App& command, int& exit_code) {
   auto o = std::make_shared<Options>();
   command.add_option("--backend", o->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
@@ -156,8 +180,10 @@ void add(CLI::App& command, int&) {
   command.add_option("--filter", o->filter, "Only shapes whose name contains this");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
       ->check(one_of(cpu_target_names()));
+  command.add_option("--peers", o->peers, "cuda: what other engines took, by benchmarks/peers/torch_cuda.py: joined into the rows")
+      ->type_name("FILE");
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
-  command.callback([o] { run(*o); });
+  command.callback([o, &exit_code] { exit_code = run(*o); });
 }
 
 const RegisterCommand registered({"bench", "Measure attention beside this machine's ceilings", add});

@@ -126,6 +126,16 @@ TEST_F(CudaBench, ARowBesideTheCeilingsOfItsProtocol) {
   EXPECT_FALSE(to_json(read).contains("sustained"));
 }
 
+TEST_F(CudaBench, ARowThatCanNotRunSaysWhyAndTheOthersStand) {
+  GpuBench bench(quick());
+  GpuShape s = small_shape("no kernel");
+  s.spec.head_dim_qk = s.spec.head_dim_vo = 112;  // none in the cache, and nothing is compiled here
+  const nlohmann::ordered_json row = to_json(bench.measure(s));
+  EXPECT_EQ(row.size(), 2u) << row;
+  EXPECT_NE(row["why"].get<std::string>().find("d112"), std::string::npos) << row;
+  EXPECT_EQ(measure(bench, small_shape()).why, "");
+}
+
 TEST_F(CudaBench, AClockThatCanNotBeIsNotReported) {
   const Environment fast("FAKE_SM_MHZ", "2500");  // the chip has 1980
   GpuBench bench(quick());
