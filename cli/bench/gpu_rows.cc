@@ -72,6 +72,7 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   row.policy = name_of(plan.view().header->policy);
   row.plan_bytes = plan.bytes().size;
   row.memory_bound = s.memory_bound;
+  row.more = s.more;
   measure_host(engine, plan, p, timer_, row);
   GpuStream& stream = timer_.stream();
   const auto run = [&](int i) { engine.run(plan, p.tensors(i), stream.handle()); };
@@ -108,7 +109,8 @@ void add_figure(nlohmann::ordered_json& to, const char* us, const GpuFigure& f, 
 
 nlohmann::ordered_json to_json(const GpuBenchRow& r) {
   if (!r.why.empty()) return {{"shape", r.shape}, {"why", r.why}};
-  nlohmann::ordered_json j{{"shape", r.shape}, {"key", r.key}, {"policy", r.policy}, {"bound", r.memory_bound ? "memory" : "compute"}};
+  nlohmann::ordered_json j{
+      {"shape", r.shape}, {"more_tokens", r.more}, {"key", r.key}, {"policy", r.policy}, {"bound", r.memory_bound ? "memory" : "compute"}};
   add_figure(j, "median_us", r.burst, r.memory_bound);
   j["share_of"] = r.share_of;
   if (r.sustained) add_figure(j["sustained"], "mean_us", *r.sustained, false);

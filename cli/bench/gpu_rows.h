@@ -28,6 +28,7 @@ struct GpuBenchRow {
   std::string key, policy;
   std::string share_of;  // read, matmul, or (without cuBLASLt) products
   bool memory_bound = false;
+  int32_t more = 0;  // of the shape
   GpuFigure burst;
   std::optional<GpuFigure> sustained;  // compute-bound rows
   double plan_us = 0;                  // host, median

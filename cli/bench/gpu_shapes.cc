@@ -55,6 +55,7 @@ nlohmann::ordered_json to_json(const GpuShape& s) {
   const AttentionSpec& spec = s.spec;
   const VariantSpec& v = spec.variant;
   return {{"shape", s.name},
+          {"more_tokens", s.more},
           {"q_len", s.q_len},
           {"kv_len", s.kv_len},
           {"qo_heads", spec.num_qo_heads},
@@ -95,6 +96,7 @@ std::vector<GpuShape> gpu_bench_shapes(const std::vector<std::string>& presets, 
     for (size_t m = 0; m < lengths; ++m) rows[m] = preset->rows(kMore[m]);
     for (size_t i = 0; i < rows[0].size(); ++i) {
       for (size_t m = 0; m < lengths; ++m) {
+        rows[m][i].more = kMore[m];
         if (seen.insert(rows[m][i].name).second) list.push_back(std::move(rows[m][i]));
       }
     }

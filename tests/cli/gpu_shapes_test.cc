@@ -52,8 +52,10 @@ TEST(GpuPresets, EveryRowAlsoAtOddLengths) {
   ASSERT_EQ(all.size(), 3 * named.size());
   for (size_t i = 0; i < named.size(); ++i) {
     EXPECT_EQ(all[3 * i].name, named[i].name);
+    EXPECT_EQ(all[3 * i].more, 0);
     for (const auto& [at, more] : {std::pair<size_t, int32_t>{3 * i + 1, -1}, {3 * i + 2, 37}}) {
       ASSERT_EQ(all[at].kv_len.size(), named[i].kv_len.size());
+      EXPECT_EQ(all[at].more, more);
       for (size_t r = 0; r < named[i].kv_len.size(); ++r) {
         EXPECT_EQ(all[at].kv_len[r], named[i].kv_len[r] + more) << all[at].name;
         const bool whole = named[i].q_len[r] == named[i].kv_len[r];
