@@ -3,13 +3,14 @@
 # to the folder OUT. Needs the programs kvloom and test_cuda (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
 # toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
 # compute-sanitizer is run where it is installed.
-# STEPS (default: all, in this order: doctor warm tests check sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
+# STEPS (default: all, in this order: doctor warm tests check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
 # set. Exit status 1 if any step failed.
 set -uo pipefail
 out=${1:?usage: gpu_check.sh OUT [BIN]}
 bin=${2:-$(dirname "$0")/../build/release/bin}
 kvloom=$bin/kvloom
-steps=${STEPS:-doctor warm tests check sanitize replay bench}
+here=$(cd "$(dirname "$0")/.." && pwd)
+steps=${STEPS:-doctor warm tests check variants sanitize replay bench}
 mkdir -p "$out"
 export KVLOOM_CACHE_DIR=${KVLOOM_CACHE_DIR:-$out/cache}
 bad=0
@@ -33,6 +34,35 @@ sanitize() {
   done
 }
 
+# Users' variants, several processes side by side: each case has kernels of its own to compile, most of its time. Which keys these cases are
+# bent to: cli/check/gpu_case.cc. variants.json: what every one of them came to.
+variants() {
+  local folder=$out/variants file first=1
+  rm -rf "$folder" && mkdir -p "$folder"
+  for file in "$here"/examples/variants/*.h; do
+    for index in ${VARIANT_CASES:-0 1 2 10}; do printf '%s\n%s\n' "$file" "$index"; done
+  done > "$folder/list"
+  xargs -P "${VARIANT_JOBS:-8}" -d '\n' -n 2 bash -c '
+    name=$(basename "$4" .h)-$5
+    timeout 300 "$0" check --backend cuda --variant "$4" --case "$1:$5" --timeout "$2" --json "$3/$name.json" > "$3/$name.log" 2> "$3/$name.err"
+    status=$?
+    echo "{\"variant\": \"$(basename "$4" .h)\", \"case\": \"$1:$5\", \"exit\": $status, \"report\": $(cat "$3/$name.json" 2> /dev/null || echo null)}" > "$3/$name.result"
+    [ $status -eq 0 ] || { echo "$name: exit status $status"; tail -3 "$3/$name.log" "$3/$name.err"; }
+    exit $((status != 0))' "$kvloom" "${SEED:-1}" "${TIMEOUT:-60}" "$folder" < "$folder/list"
+  local status=$?
+  {
+    echo '{"backend": "cuda", "variants": ['
+    for file in "$folder"/*.result; do
+      [ $first -eq 1 ] || echo ','
+      first=0
+      cat "$file"
+    done
+    echo ']}'
+  } > "$out/variants.json"
+  echo "variants: $(cat "$folder"/*.result | wc -l) cases, $(cat "$folder"/*.result | grep -o '"exit": [1-9]' | wc -l) failed"
+  return $status
+}
+
 if wanted doctor; then
   LINES_SHOWN=30 step doctor "$kvloom" doctor
   "$kvloom" doctor --json "$out/doctor.json"
@@ -44,6 +74,7 @@ if wanted warm; then
 fi
 wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=*Gpu*-Cuda*' "--gtest_output=json:$out/tests.json"
 wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
+wanted variants && LINES_SHOWN=40 step variants variants
 if wanted sanitize; then
   if command -v compute-sanitizer > /dev/null; then sanitize; else echo "== sanitize: no compute-sanitizer on PATH: not run"; fi
 fi
