@@ -41,7 +41,8 @@ def bench_table(data):
 def matmul_line(c):
     m = c.get("matmul")
     if m:
-        both = ", ".join(f"{protocol} {m[protocol]['tflops']:.0f} TFLOP/s{clock_of(m[protocol])}" for protocol in ("burst", "sustained"))
+        tensor = lambda side: f" ({percent(side['tensor_share'])} of tensor cycles)" if side.get("tensor_share") else ""
+        both = ", ".join(f"{protocol} {m[protocol]['tflops']:.0f} TFLOP/s{clock_of(m[protocol])}{tensor(m[protocol])}" for protocol in ("burst", "sustained"))
         return f"Matmul {m['n']}^3 of {m['dtype']} with fp32 sums ({m['library']}): {both}."
     return f"Matmul: not measured: {c['matmul_why']}." if "matmul_why" in c else None
 

@@ -56,12 +56,15 @@ GpuMatmul measure_matmul(int32_t device, const CublasLt& library, GpuTimer& time
   const double flop = 2.0 * double(n) * double(n) * double(n);
   m.burst_tflops = 1e-6 * flop / m.burst.us;
   m.sustained_tflops = 1e-6 * flop / m.sustained.us;
+  const GpuInfo gpu = gpus()[size_t(device)];
+  m.burst_tensor_share = tensor_share(gpu, flop, m.burst);
+  m.sustained_tensor_share = tensor_share(gpu, flop, m.sustained);
   return m;
 }
 
 nlohmann::ordered_json matmul_json(const GpuMatmul& m) {
-  const auto side = [](const char* us, const GpuTimes& t, double tflops) {
-    nlohmann::ordered_json j{{"tflops", tflops}};
+  const auto side = [](const char* us, const GpuTimes& t, double tflops, double tensor_share) {
+    nlohmann::ordered_json j{{"tflops", tflops}, {"tensor_share", known(tensor_share)}};
     add_times(j, us, t);
     return j;
   };
@@ -69,8 +72,8 @@ nlohmann::ordered_json matmul_json(const GpuMatmul& m) {
           {"dtype", "bf16"},
           {"library", m.library},
           {"path", m.path},
-          {"burst", side("median_us", m.burst, m.burst_tflops)},
-          {"sustained", side("mean_us", m.sustained, m.sustained_tflops)}};
+          {"burst", side("median_us", m.burst, m.burst_tflops, m.burst_tensor_share)},
+          {"sustained", side("mean_us", m.sustained, m.sustained_tflops, m.sustained_tensor_share)}};
 }
 
 }  // namespace

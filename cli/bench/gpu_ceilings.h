@@ -18,6 +18,7 @@ struct GpuMatmul {
   std::string library;  // "cuBLASLt 13.1.0"
   std::string path;
   double burst_tflops = 0, sustained_tflops = 0;
+  double burst_tensor_share = 0, sustained_tensor_share = 0;  // 0: unknown
   GpuTimes burst, sustained;
 };
 

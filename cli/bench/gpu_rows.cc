@@ -45,8 +45,7 @@ GpuFigure GpuBench::figure(const GpuShape& s, const GpuTimes& times, double ceil
   f.tbps = 1e-6 * bytes_of(s) / times.us;
   f.tflops = 1e-6 * flop_of(s) / times.us;
   if (ceiling > 0) f.share = (s.memory_bound ? f.tbps : f.tflops) / ceiling;
-  const double most = tensor_flop_a_cycle(gpu_.arch) * gpu_.num_sms * times.clock_mhz * times.us;
-  if (most > 0) f.tensor_share = flop_of(s) / most;
+  f.tensor_share = tensor_share(gpu_, flop_of(s), times);
   return f;
 }
 
@@ -93,8 +92,6 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
 }
 
 namespace {
-
-nlohmann::ordered_json known(double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); }
 
 /// `us`: the name of the time.
 void add_figure(nlohmann::ordered_json& to, const char* us, const GpuFigure& f, bool memory_bound) {

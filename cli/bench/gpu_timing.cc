@@ -121,6 +121,13 @@ double tensor_flop_a_cycle(const std::string& arch) {
   return 0.0;
 }
 
+double tensor_share(const GpuInfo& gpu, double flop, const GpuTimes& t) {
+  const double most = tensor_flop_a_cycle(gpu.arch) * gpu.num_sms * t.clock_mhz * t.us;
+  return most > 0 ? flop / most : 0.0;
+}
+
+nlohmann::ordered_json known(double x) { return x > 0 ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); }
+
 nlohmann::ordered_json to_json(const GpuProtocol& p) {
   return {{"burst", {{"idle_s", p.idle_s}, {"warm_ups", p.warm_ups}, {"median_of", p.repeat}}},
           {"sustained", {{"warm_s", p.warm_s}, {"measured_s", p.measured_s}}}};
@@ -131,7 +138,7 @@ void add_times(nlohmann::ordered_json& to, const char* us, const GpuTimes& t) {
   to["p10_us"] = t.p10_us;
   to["p90_us"] = t.p90_us;
   to["measured_runs"] = t.runs;
-  to["clock_mhz"] = t.clock_mhz > 0 ? nlohmann::ordered_json(t.clock_mhz) : nlohmann::ordered_json();
+  to["clock_mhz"] = known(t.clock_mhz);
   if (t.clock_mhz == 0) to["clock_why"] = t.clock_why;
 }
 

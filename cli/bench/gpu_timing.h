@@ -66,8 +66,12 @@ constexpr int kMostSms = 1024;  // readings of one probe, by SM
 
 /// FLOP that the tensor cores of an SM do a cycle at most, dense products of 16-bit numbers with fp32 sums; 0: unknown for this chip.
 double tensor_flop_a_cycle(const std::string& arch);
+/// `flop` a run over what the tensor cores could have done in as many cycles; 0: unknown.
+double tensor_share(const GpuInfo& gpu, double flop, const GpuTimes& times);
 
 nlohmann::ordered_json to_json(const GpuProtocol& protocol);
+/// null for 0, which stands for what is not known.
+nlohmann::ordered_json known(double x);
 /// The time under the name `us`, spread, and the clock or why it is not known.
 void add_times(nlohmann::ordered_json& to, const char* us, const GpuTimes& times);
 

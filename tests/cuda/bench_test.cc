@@ -80,6 +80,7 @@ TEST_F(CudaBench, CeilingsInBothProtocols) {
   EXPECT_EQ(matmuls() - before, 2 * 5 + 4 + 8 + c.matmul->sustained.runs);
   const nlohmann::ordered_json j = to_json(c);
   EXPECT_EQ(j["matmul"]["burst"]["clock_mhz"], 1500.0);
+  EXPECT_DOUBLE_EQ(j["matmul"]["sustained"]["tensor_share"], 2.0 * 64 * 64 * 64 / (4096.0 * 5 * 1500 * c.matmul->sustained.us));
   EXPECT_FALSE(j.contains("matmul_why"));
 }
 
