@@ -1,6 +1,6 @@
 // What a step costs the host of a GPU besides the kernels: Engine::plan() with everything that it checks, for an architecture alone (no GPU
-// is needed), and packing the plan for its copy. Decode steps of a Llama-3.1-8B shape, 8192 keys a request. Bar: 15 us together for 128
-// requests at page size 16.
+// is needed), and packing the plan for its copy. Decode steps of a Llama-3.1-8B shape, on the CTAs that an engine of an H200 plans for.
+// plan: 8192 keys a request; plan_lengths: 4096 to 8191. Bar: 15 us together for 128 requests at page size 16.
 #include "kvloom/api/engine.h"
 #include "kvloom/plan/packed.h"
 
@@ -19,7 +19,8 @@ struct Decode {
   AttentionSpec spec;
   Batch batch;
 
-  Decode(int32_t requests, int32_t page_size) {
+  Decode(int32_t requests, int32_t page_size, int32_t shortest = 8192, int32_t longest = 8192) {
+    std::mt19937 random(3);
     spec.num_qo_heads = 32;
     spec.num_kv_heads = 8;
     spec.head_dim_qk = spec.head_dim_vo = 128;
@@ -27,33 +28,35 @@ struct Decode {
     spec.variant.range.causal = true;
     spec.page_size = page_size;
     for (int32_t r = 0; r < requests; ++r) {
-      kv_len.push_back(8192);
+      kv_len.push_back(shortest + int32_t(random() % uint32_t(longest - shortest + 1)));
       qo_indptr.push_back(r + 1);
-      list_indptr.push_back(list_indptr.back() + 8192 / page_size);
+      list_indptr.push_back(list_indptr.back() + (kv_len.back() + page_size - 1) / page_size);
     }
     pages.resize(size_t(list_indptr.back()));
     std::iota(pages.begin(), pages.end(), 0);
-    std::shuffle(pages.begin(), pages.end(), std::mt19937(3));
+    std::shuffle(pages.begin(), pages.end(), random);
     batch.num_requests = requests;
     batch.qo_indptr = IndexView(qo_indptr.data(), requests + 1);
     batch.kv_len = IndexView(kv_len.data(), requests);
     batch.list_indptr = IndexView(list_indptr.data(), requests + 1);
     batch.pages = IndexView(pages.data(), int64_t(pages.size()));
   }
-  Engine engine() const {
+  Engine engine(bool check_pages = true) const {
     EngineOptions options;
+    options.check_pages = check_pages;
     options.backend = Backend::cuda;
     options.cuda_arch = "sm_90a";
-    options.num_ctas = 132;
-    return Engine(spec, {batch.num_requests, batch.num_requests, 0, 0, 0}, options);
+    return Engine(spec, {batch.num_requests, batch.num_requests, int64_t(batch.num_requests) * 8192, 0, 0}, options);
   }
 };
 
-void plan(benchmark::State& state) {
-  const Decode decode(int32_t(state.range(0)), int32_t(state.range(1)));
-  Engine engine = decode.engine();
+void time_plan(benchmark::State& state, const Decode& decode, bool check_pages = true) {
+  Engine engine = decode.engine(check_pages);
   for (auto _ : state) benchmark::DoNotOptimize(engine.plan(decode.batch).total_tokens());
 }
+void plan(benchmark::State& state) { time_plan(state, {int32_t(state.range(0)), int32_t(state.range(1))}); }
+void plan_ids_unread(benchmark::State& state) { time_plan(state, {int32_t(state.range(0)), int32_t(state.range(1))}, false); }
+void plan_lengths(benchmark::State& state) { time_plan(state, {int32_t(state.range(0)), int32_t(state.range(1)), 4096, 8191}); }
 
 void pack(benchmark::State& state) {
   const Decode decode(int32_t(state.range(0)), int32_t(state.range(1)));
@@ -67,6 +70,8 @@ void pack(benchmark::State& state) {
 }
 
 BENCHMARK(plan)->Args({128, 16})->Args({128, 64})->Args({128, 1})->Args({16, 16})->Unit(benchmark::kMicrosecond);
+BENCHMARK(plan_ids_unread)->Args({128, 16})->Unit(benchmark::kMicrosecond);
+BENCHMARK(plan_lengths)->Args({128, 16})->Unit(benchmark::kMicrosecond);
 BENCHMARK(pack)->Args({128, 16})->Args({16, 16})->Unit(benchmark::kMicrosecond);
 
 }  // namespace

@@ -164,7 +164,7 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
 }
 
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
-  if (host_pointers) host_pointers->check_batch(batch);
+  if (host_pointers) host_pointers->check_batch(batch, check_pages || planner.reads_page_ids());
   char* block = nullptr;
   const plan::Planner& used = plan_block(state, batch, block);
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);

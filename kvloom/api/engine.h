@@ -74,7 +74,8 @@ struct EngineOptions {
   const char* cuda_arch = nullptr;   // cuda: "sm_90a": plan and explain for this architecture without a device; run() is then refused
   bool check_pointers =
       true;                 // cuda: ask the driver, once an address, whether run()'s tensors are where the GPU can read them, plan()'s not
-  bool check_pages = true;  // plan() reads every page id a row can see, so that run() can refuse one that is out of range
+  bool check_pages = true;  // plan() reads every page id a row can see, so that run() can refuse one that is out of range; false, and no
+                            // search for shared prefixes (levels, Capacity::max_level_rows): ids may lie on the device
 };
 
 /// Memory for partial results, of the device that the engine runs on. Not given: the engine allocates its own.

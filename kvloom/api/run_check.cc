@@ -178,11 +178,11 @@ void PointerCheck::check(const void* p, const char* where, const char* name) {
   once(p, [&] { check_device_pointer(p, device_, where, name); });
 }
 
-void PointerCheck::check_batch(const Batch& b) {
+void PointerCheck::check_batch(const Batch& b, bool reads_ids) {
   const std::pair<const void*, const char*> arrays[] = {{b.qo_indptr.data, "qo_indptr"},
                                                         {b.kv_len.data, "kv_len"},
                                                         {b.list_indptr.data, "list_indptr"},
-                                                        {b.pages.data, "pages"},
+                                                        {reads_ids ? b.pages.data : nullptr, "pages"},
                                                         {b.q_pos0, "q_pos0"},
                                                         {b.q_pos, "q_pos"},
                                                         {b.prefix, "prefix"}};

@@ -19,8 +19,8 @@ class PointerCheck {
   explicit PointerCheck(int32_t device) : device_(device) {}
   /// A null pointer passes.
   void check(const void* p, const char* where, const char* name);
-  /// What plan() reads.
-  void check_batch(const Batch& batch);
+  /// What plan() reads; page ids where `reads_ids` says so.
+  void check_batch(const Batch& batch, bool reads_ids);
   int32_t device() const { return device_; }
 
  private:

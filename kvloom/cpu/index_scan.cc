@@ -17,7 +17,9 @@ IndexScanner index_scanner(Target target) {
 IndexScan scan_index(IndexView ids, int64_t begin, int64_t end) {
   static const IndexScanner scan = index_scanner(best_target());
   const int64_t size = ids.is_64 ? 8 : 4;
-  return scan(static_cast<const char*>(ids.data) + begin * size, ids.is_64, end - begin);
+  IndexScan found = scan(static_cast<const char*>(ids.data) + begin * size, ids.is_64, end - begin);
+  if (found.first >= 0) found.first += begin;
+  return found;
 }
 
 }  // namespace kvloom::cpu

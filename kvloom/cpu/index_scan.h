@@ -1,4 +1,4 @@
-// The largest of many page ids, and whether one is negative: what stands between a page table and a kernel that trusts it. Read once a
+// The largest of many page ids, where it stands, and whether one is negative: what stands between a page table and a kernel that trusts it. Read once a
 // step, so it has to go as fast as memory does.
 #pragma once
 
@@ -9,10 +9,11 @@ namespace kvloom::cpu {
 
 struct IndexScan {
   int64_t high = -1;      // the largest; -1 if none is above
+  int64_t first = -1;     // its first place, if there is one
   bool negative = false;  // some are below 0
 };
 
-/// Of ids[begin, end), by the best instructions of this machine.
+/// Of ids[begin, end), by the best instructions of this machine; `first` counts from ids[0].
 IndexScan scan_index(IndexView ids, int64_t begin, int64_t end);
 
 /// The loop of one target: n ids at `ids`, of 8 bytes if is_64.

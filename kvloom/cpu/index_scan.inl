@@ -1,30 +1,69 @@
-// The scan of one target, left to the compiler's vectors; included by index_scan_<target>.cc with KVLOOM_TARGET set to its namespace.
+// The scan of one target, by the compiler's own vectors; included by index_scan_<target>.cc with KVLOOM_TARGET set to its namespace.
+#include <cstdint>
+
 namespace kvloom::cpu::KVLOOM_TARGET {
 namespace {
 
+#if defined(__AVX512F__)
+constexpr int64_t kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int64_t kVectorBytes = 32;
+#else
+constexpr int64_t kVectorBytes = 16;
+#endif
+constexpr int64_t kBlockBytes = 4096;
+
+/// The scan of a list: what has been seen, in lanes that stay apart until its end.
+template <class T>
+struct Lanes {
+  static constexpr int64_t kLanes = kVectorBytes / int64_t(sizeof(T));
+  typedef T Vector __attribute__((vector_size(kVectorBytes), may_alias));
+  Vector high = Vector{} - 1, bits{};
+  Vector block{};  // where the block begins that holds the first of a lane's largest
+
+  static void raise(Vector& to, const Vector& by) { to = to < by ? by : to; }
+
+  /// The block at `ids`, aligned, from number `at` on. Four vectors at a time: a maximum waits for the one before.
+  void see_block(const T* ids, int64_t at) {
+    const Vector* const v = reinterpret_cast<const Vector*>(ids);
+    Vector top[4] = {v[0], v[1], v[2], v[3]}, any[2] = {v[0] | v[1], v[2] | v[3]};
+#pragma GCC unroll 1
+    for (int64_t i = 4; i < kBlockBytes / kVectorBytes; i += 4) {
+      for (int j = 0; j < 4; ++j) raise(top[j], v[i + j]);
+      for (int j = 0; j < 2; ++j) any[j] |= v[i + 2 * j] | v[i + 2 * j + 1];
+    }
+    for (int j = 1; j < 4; ++j) raise(top[0], top[j]);
+    block = high < top[0] ? Vector{} + T(at) : block;
+    raise(high, top[0]);
+    bits |= any[0] | any[1];
+  }
+  void see(T id, int64_t at) {
+    bits[0] |= id;
+    if (high[0] >= id) return;
+    high[0] = id;
+    block[0] = T(at);
+  }
+};
+
 template <class T>
 IndexScan scan(const T* ids, int64_t n) {
-  constexpr int64_t kLanes = 128 / int64_t(sizeof(T));  // several vectors at once: a maximum waits for the one before
-  T high[kLanes], bits[kLanes];
-  for (int64_t j = 0; j < kLanes; ++j) high[j] = -1, bits[j] = 0;
+  constexpr int64_t kBlock = kBlockBytes / int64_t(sizeof(T));
+  Lanes<T> lanes;
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) {
-      high[j] = high[j] < ids[i + j] ? ids[i + j] : high[j];
-      bits[j] |= ids[i + j];
-    }
+  for (; i < n && reinterpret_cast<uintptr_t>(ids + i) % kVectorBytes != 0; ++i) lanes.see(ids[i], i);
+  for (; i + kBlock <= n; i += kBlock) lanes.see_block(ids + i, i);
+  for (; i < n; ++i) lanes.see(ids[i], i);
+  T high = -1, bits = 0;
+  int64_t first = 0;
+  for (int64_t j = 0; j < Lanes<T>::kLanes; ++j) {
+    bits |= lanes.bits[j];
+    if (lanes.high[j] < high || (lanes.high[j] == high && lanes.block[j] >= first)) continue;
+    high = lanes.high[j];
+    first = lanes.block[j];
   }
-  for (; i < n; ++i) {
-    high[0] = high[0] < ids[i] ? ids[i] : high[0];
-    bits[0] |= ids[i];
-  }
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t j = 0; j < half; ++j) {
-      high[j] = high[j] < high[j + half] ? high[j + half] : high[j];
-      bits[j] |= bits[j + half];
-    }
-  }
-  return {int64_t(high[0]), bits[0] < 0};
+  if (high < 0) return {-1, -1, bits < 0};
+  while (ids[first] != high) ++first;
+  return {int64_t(high), first, bits < 0};
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
 #include "kvloom/plan/emit.h"
 
 #include "kvloom/base/math.h"
+#include "kvloom/plan/item_words.h"
 #include "kvloom/support/check.h"
 
 #include <algorithm>
-#include <bit>
-#include <cstddef>
-#include <cstring>
 
 namespace kvloom::plan {
 
@@ -41,28 +39,6 @@ void count_items(const Work& work, const Schedule& schedule, const PlanLayout& l
   out.header->num_items = items;
 }
 
-/// The whole items of runs [first, last) of a tile, from `to` on. They differ in kv_head only, so they are kept as words in registers: an
-/// item that is put together in memory and then copied in wider words waits for its own stores, once an item.
-inline void write_runs(const Tile& t, int32_t first, int32_t last, WorkItem* to) {
-  constexpr int kHeadShift = (offsetof(WorkItem, kv_head) - 24) * 8;
-  static_assert(kHeadShift == 32 && sizeof(WorkItem) == 32 && std::endian::native == std::endian::little);
-  auto word = [&](int i) {
-    uint64_t w;
-    std::memcpy(&w, reinterpret_cast<const char*>(static_cast<const WorkItem*>(&t)) + 8 * i, 8);
-    return w;
-  };
-  const uint64_t w0 = word(0), w1 = word(1), w2 = word(2);
-  const uint64_t step = uint64_t(t.kv_head_count) << kHeadShift;
-  uint64_t w3 = word(3) + uint64_t(first) * step;
-  for (char *at = reinterpret_cast<char*>(to), *end = at + (last - first) * 32; at != end; at += 32, w3 += step) {
-    std::memcpy(at, &w0, 8);
-    std::memcpy(at + 8, &w1, 8);
-    std::memcpy(at + 16, &w2, 8);
-    std::memcpy(at + 24, &w3, 8);
-  }
-  if (last == t.runs) to[last - first - 1].kv_head_count = t.last_heads;
-}
-
 void note_partial(EmitMemory& memory, int32_t unit, int32_t kv_begin, int32_t item) {
   PartialItem& partial = memory.partials.emplace_back();  // written in its place, as in add_piece()
   partial.unit = unit;
@@ -72,7 +48,7 @@ void note_partial(EmitMemory& memory, int32_t unit, int32_t kv_begin, int32_t it
 
 /// Writes a piece's items from `at` on, and notes which of them are partial.
 void place_piece(const Tile& t, const Piece& p, bool fixed, int32_t at, EmitMemory& memory, WorkItem* items) {
-  write_runs(t, p.run, p.run + p.run_count, items + at);
+  ItemWords(t).write_runs(t, p.run, p.run + p.run_count, items + at);
   memory.loads[p.cta] += p.run_count * run_cost(t, p.run, int64_t(p.kv_end) - p.kv_begin);
   const bool whole = p.run_count > 1 || is_whole(t, p);  // only whole runs come together
   if (!whole) {
@@ -96,54 +72,7 @@ void write_pieces(const Work& work, const Schedule& schedule, const PlanLayout& 
   }
 }
 
-/// What every CTA of a stream has to do, and its number of items.
-void count_stream(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
-  const std::vector<Place>& cuts = schedule.cuts;
-  int32_t items = work.units[0] + work.units[1];
-  memory.loads.resize(cuts.size() - 1);
-  for (size_t c = 0; c + 1 < cuts.size(); ++c) {
-    const Place& from = cuts[c];
-    memory.loads[c] = cuts[c + 1].position - from.position;
-    if (!from.inside || from.is(cuts[c + 1])) continue;
-    memory.loads[c] += fixed_cost(work.tiles[from.tile], from.run);
-    ++items;
-  }
-  check_room("work items", items, layout.max_items);
-  out.header->num_items = items;
-}
-
-/// Items of a stream lie in the order of its line: tile after tile, run after run, and one more wherever a cut falls inside a unit. So
-/// every tile is written as if nothing cut it, and again from the unit on that a cut falls into.
-void write_stream(const Work& work, const Schedule& schedule, const PlanLayout& layout, EmitMemory& memory, PlanSections& out) {
-  count_stream(work, schedule, layout, memory, out);
-  const bool fixed = out.header->split_tokens > 0;
-  const Place* cut = schedule.cuts.data();
-  int32_t* indptr = out.cta_indptr;
-  int32_t next = 0;  // item
-  for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
-    const Tile& t = work.tiles[i];
-    if (t.runs == 0) continue;
-    write_runs(t, 0, t.runs, out.items + next);
-    for (; cut->tile == i; ++cut) {  // the last cut is behind all tiles
-      if (cut->inside && !cut->is(cut[-1])) {
-        WorkItem* const item = out.items + next + cut->run;
-        const int32_t unit = t.first_unit + cut->run;
-        if (item->kv_begin == t.kv_begin) note_partial(memory, unit, t.kv_begin, next + cut->run);
-        item->kv_end = cut->kv;
-        ++next;
-        write_runs(t, cut->run, t.runs, item + 1);
-        item[1].kv_begin = cut->kv;
-        item[1].chunked = fixed;
-        note_partial(memory, unit, cut->kv, next + cut->run);
-      }
-      *indptr++ = next + cut->run;
-    }
-    next += t.runs;
-  }
-  std::fill(indptr, out.cta_indptr + out.header->num_ctas + 1, next);
-}
-
-/// Partial items by unit and keys. A stream makes them so.
+/// Partial items by unit and keys.
 void sort_partials(std::vector<PartialItem>& partials) {
   std::sort(partials.begin(), partials.end(),
             [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; });
@@ -210,14 +139,11 @@ void emit_units_by_tile(const TileRules& rules, const GroupList& list, const Pla
 
 void emit(const TileRules& rules, const GroupList& list, const Work& work, const Schedule& schedule, const PlanLayout& layout,
           EmitMemory& memory, PlanSections out) {
+  if (!schedule.cuts.empty()) return emit_stream(rules, list, work, schedule.cuts, layout, memory, out);
   PlanHeader& h = *out.header;
   memory.partials.clear();
-  if (schedule.cuts.empty()) {
-    write_pieces(work, schedule, layout, memory, out);
-    sort_partials(memory.partials);
-  } else {
-    write_stream(work, schedule, layout, memory, out);
-  }
+  write_pieces(work, schedule, layout, memory, out);
+  sort_partials(memory.partials);
   for (int64_t load : memory.loads) {
     h.cost_total += uint64_t(load);
     h.cost_max = max_of(h.cost_max, uint64_t(load));

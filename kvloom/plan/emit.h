@@ -21,6 +21,12 @@ struct PartialItem {
   int32_t item;
 };
 
+/// A unit of a stream that is cut: its parts are `parts` items from `item` on.
+struct CutUnit {
+  int32_t item;
+  int32_t parts;
+};
+
 /// Where a row lies in one of the units of work that cover it.
 struct RowSource {
   int32_t unit;
@@ -30,6 +36,7 @@ struct RowSource {
 struct EmitMemory {
   std::vector<int32_t> bucket;          // [3 * CTAs + 1]
   std::vector<PartialItem> partials;    // by (unit, kv begin)
+  std::vector<CutUnit> cut_units;
   std::vector<int32_t> unit_partial;    // [units + 1] first PartialItem
   std::vector<int32_t> cover_begin;     // [tokens + 1]
   std::vector<Cover> covers;            // by (token, group)
@@ -66,6 +73,10 @@ void resolve_overlaps(const TileRules& rules, const GroupList& list, Work& work,
 /// Writes items, units, entries, touches, cta_indptr and their counts and costs.
 void emit(const TileRules& rules, const GroupList& list, const Work& work, const Schedule& schedule, const PlanLayout& layout,
           EmitMemory& memory, PlanSections out);
+
+/// The same of a stream, whose tiles have consecutive tokens and lie in one level. emit() calls it.
+void emit_stream(const TileRules& rules, const GroupList& list, const Work& work, Span<const Place> cuts, const PlanLayout& layout,
+                 EmitMemory& memory, PlanSections& out);
 
 /// Builds units, entries and touches row by row, where levels or gathered tokens make a tile fall into several units. emit() calls it.
 void emit_units_by_row(const TileRules& rules, const GroupList& list, const Work& work, int32_t total_tokens, const PlanLayout& layout,

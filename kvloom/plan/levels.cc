@@ -172,7 +172,7 @@ void PrefixFinder::grow(const AttentionSpec& spec, const SchedulerConfig& config
 bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const Batch& batch,
                         GroupList& out) {
   if (spec.storage != Storage::paged || batch.lists_per_kv_head || batch.kv_position != KvPosition::linear) return false;
-  if (!batch.groups.empty() || capacity.max_level_rows < 2 || batch.num_requests < 2) return false;
+  if (batch.num_requests < 2) return false;
   collect(spec, config, batch);
   if (!group_by_first_page(batch)) return false;
   if (batch.pages.is_64) {

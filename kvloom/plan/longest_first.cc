@@ -30,6 +30,7 @@ class CtaQueue {
   void give(int64_t units, int64_t cost, F&& take) {
     for (; units > 0; units -= int64_t(ctas_)) give_some(std::min(size_t(units), ctas_), uint64_t(cost) << kCtaBits, take);
   }
+  int64_t largest() const { return int64_t(first_[ctas_ - 1] >> kCtaBits); }
   void read_loads(std::vector<int64_t>& loads) const {
     for (size_t i = 0; i < ctas_; ++i) loads[first_[i] & kCtaMask] = int64_t(first_[i] >> kCtaBits);
   }
@@ -66,20 +67,38 @@ class CtaQueue {
   uint64_t* grown_;
 };
 
-}  // namespace
-
-void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces) {
+void order_kinds(PolicyMemory& memory) {
   memory.order.resize(memory.kinds.size());
   for (size_t i = 0; i < memory.kinds.size(); ++i) memory.order[i] = {memory.kinds[i].cost, int32_t(i)};
   std::sort(memory.order.begin(), memory.order.end(),
             [](const KindOrder& a, const KindOrder& b) { return a.cost != b.cost ? a.cost > b.cost : a.index < b.index; });
+}
+
+int64_t units_of(const Kind& k) {
+  const int64_t chunks = k.kv_end - k.kv_begin <= k.chunk ? 1 : ceil_div<int64_t>(int64_t(k.kv_end) - k.kv_begin, k.chunk);
+  return (k.run_end - k.run_begin) * chunks;
+}
+
+}  // namespace
+
+bool longest_first_fits(PolicyMemory& memory, const std::vector<int64_t>& loads, int64_t bound) {
+  order_kinds(memory);
+  CtaQueue queue(memory.queue, loads);
+  for (const KindOrder& order : memory.order) {
+    queue.give(units_of(memory.kinds[order.index]), order.cost, [](int32_t) {});
+    if (queue.largest() > bound) return false;
+  }
+  return true;
+}
+
+void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces) {
+  order_kinds(memory);
   CtaQueue queue(memory.queue, loads);
   for (const KindOrder& order : memory.order) {
     const Kind& k = memory.kinds[order.index];
-    const int64_t chunks = k.kv_end - k.kv_begin <= k.chunk ? 1 : ceil_div<int64_t>(int64_t(k.kv_end) - k.kv_begin, k.chunk);
     int32_t run = k.run_begin;
     int64_t begin = k.kv_begin;
-    queue.give((k.run_end - k.run_begin) * chunks, k.cost, [&](int32_t cta) {
+    queue.give(units_of(k), k.cost, [&](int32_t cta) {
       const int64_t end = std::min<int64_t>(begin + k.chunk, k.kv_end);
       add_piece(pieces, k.tile, run, 1, begin, end, cta);
       const bool last = end == k.kv_end;

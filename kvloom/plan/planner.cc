@@ -43,7 +43,9 @@ struct Planner::Impl {
   Impl(const Impl&) = delete;  // rules point into config
 
   /// fixed_split: a request's bits must not depend on what it shares with others.
-  bool looks_for_levels() const { return config.levels == LevelMode::automatic && config.policy != Policy::fixed_split; }
+  bool looks_for_levels() const {
+    return config.levels == LevelMode::automatic && config.policy != Policy::fixed_split && capacity.max_level_rows >= 2;
+  }
   void make_groups(const Batch& batch);
   void make_work(const Batch& batch);
   void make_schedule();
@@ -77,7 +79,7 @@ void Planner::Impl::make_work(const Batch& batch) {
 void Planner::Impl::make_schedule() {
   schedule.pieces.clear();
   schedule.order = CtaOrder::as_placed;
-  schedule.cuts.clear();
+  schedule.cuts = {};
   schedule.chunk_cap = 0;
   switch (config.policy) {
     case Policy::none:
@@ -135,6 +137,7 @@ Planner& Planner::operator=(Planner&&) noexcept = default;
 
 const PlanLayout& Planner::layout() const { return impl_->layout; }
 const SchedulerConfig& Planner::config() const { return impl_->config; }
+bool Planner::reads_page_ids() const { return impl_->looks_for_levels(); }
 bool Planner::uses_class(int c) const { return impl_->work.units[c] > 0; }
 const char* Planner::level_notes() const { return impl_->list.notes.c_str(); }
 

@@ -37,6 +37,8 @@ class Planner {
 
   const PlanLayout& layout() const;
   const SchedulerConfig& config() const;
+  /// True if plan() reads page ids of some batch: it looks for shared prefixes. Else `Batch::pages` is a number of entries to it.
+  bool reads_page_ids() const;
 
   /// Writes the plan of `batch` into `buffer` (>= layout().plan_bytes, 64-byte aligned).
   /// Throws Error: invalid_argument (a malformed batch, named by request and value) or over_capacity. Nothing is written then.

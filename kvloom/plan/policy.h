@@ -54,7 +54,7 @@ struct Place {
 /// What a policy hands over: pieces, or the cuts of a stream over all tiles.
 struct Schedule {
   std::vector<Piece> pieces;
-  std::vector<Place> cuts;       // [CTAs + 1] or empty: CTA c has the line from cuts[c] to cuts[c + 1], in that order
+  Span<const Place> cuts;        // [CTAs + 1] or none: CTA c has the line from cuts[c] to cuts[c + 1], in that order
   Policy policy = Policy::none;  // the one that was chosen
   CtaOrder order = CtaOrder::as_placed;
   int32_t chunk_cap = 0;
@@ -118,6 +118,8 @@ void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares)
 /// Gives each unit or chunk of memory.kinds, by (cost descending, tile, head run, chunk), to the CTA with the least load so far, ties by
 /// CTA. `loads` in and out.
 void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
+/// True if longest_first() would leave no CTA with more than `bound`: in half of its time, since nothing is written.
+bool longest_first_fits(PolicyMemory& memory, const std::vector<int64_t>& loads, int64_t bound);
 /// Kinds of whole units of the tiles that the filter takes.
 void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds);
 

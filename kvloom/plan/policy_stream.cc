@@ -1,6 +1,7 @@
 // stream: the units end to end, cut into equal shares (pour.cc). Where there are few units, whole ones are tried first: an assignment
 // that cuts nothing has nothing to merge, and is kept if no CTA gets more than the mean plus one item of one KV tile (or plus
 // keep_whole_margin, if that is less).
+#include "kvloom/base/math.h"
 #include "kvloom/plan/policy.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 /// Whole units beyond this many a CTA are not worth the search: a stream cuts at most one unit a CTA.
 constexpr int32_t kWholeUnitsPerCta = 4;
 
-/// Places whole units so that no CTA has more than `bound`; false (and no pieces) if that fails.
+/// Places whole units so that no CTA has more than `bound`; false (and no pieces) if that fails, as it mostly does.
 bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory& memory, std::vector<Piece>& pieces) {
   if (std::max(work.max_unit_cost[0], work.max_unit_cost[1]) > bound) return false;
   if (work.num_units <= num_ctas) {
@@ -22,12 +23,13 @@ bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory
     }
     return true;
   }
+  // Some CTA gets so many units, each of which costs as much as the cheapest: with equal lengths nothing more has to be tried.
+  if (ceil_div(work.units[0] + work.units[1], num_ctas) * work.min_unit_cost > bound) return false;
   memory.loads.assign(num_ctas, 0);
   whole_kinds(work, {}, memory.kinds);
+  if (!longest_first_fits(memory, memory.loads, bound)) return false;
   longest_first(memory, memory.loads, pieces);
-  if (max_load(memory.loads) <= bound) return true;
-  pieces.clear();
-  return false;
+  return true;
 }
 
 }  // namespace

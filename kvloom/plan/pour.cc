@@ -30,24 +30,43 @@ class Stream {
       max_fixed_ = max_of(max_fixed_, work.max_fixed_cost[c]);
       total_ += work.cost[c];
     }
+    enter(next_tile(0));
   }
 
-  Place begin() const { return start_of(next_tile(0), 0); }
+  Place begin() const { return start_of(index_, 0); }
   Place finish() const { return {end_, 0, 0, false, total_}; }
 
   /// The cut for `target`, not before `previous`, leaving at most `share` plus the grain between the two. Targets ascend.
-  Place cut(const Place& previous, int64_t target, int64_t share);
+  void cut(const Place& previous, int64_t target, int64_t share, Place& to);
 
  private:
+  /// Costs of a run of the tile at hand.
+  struct Run {
+    int64_t unit, fixed, token;
+  };
+
   int32_t next_tile(int32_t tile) const {
     while (tile < end_ && !filter_(tiles_[tile])) ++tile;
     return tile;
   }
+  /// Makes `tile` the one that targets are looked for in.
+  void enter(int32_t tile) {
+    index_ = tile;
+    if (tile == end_) return;
+    const Tile& t = tiles_[tile];
+    full_ = {t.unit_cost, fixed_cost(t, 0), int64_t(t.token_cost) * t.kv_head_count};
+    last_run_ = t.runs - 1;
+    next_start_ = start_ + t.cost;
+  }
   /// The gap before a tile.
   Place start_of(int32_t tile, int64_t position) const { return {tile, 0, tile < end_ ? tiles_[tile].kv_begin : 0, false, position}; }
-  Place after(int32_t run, int64_t position) const;
+  /// The gap after `run` of the tile at hand.
+  Place after(int32_t run, int64_t position) const {
+    if (run < last_run_) return {index_, run + 1, tiles_[index_].kv_begin, false, position};
+    return start_of(next_tile(index_ + 1), position);
+  }
   bool pay_partials(const Tile& t, int32_t run, int64_t kv);
-  Place inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit);
+  Place on_grid(const Tile& t, int32_t run, const Run& cost, int64_t unit_start, int64_t target, int64_t limit);
 
   const Tile* const tiles_;
   const int32_t end_;
@@ -61,15 +80,11 @@ class Stream {
   int64_t partials_left_;
   int64_t last_cut_ = -1;  // unit of the last cut inside one: its chunks are paid for
   int32_t index_ = 0;      // tile that holds the target
+  int32_t last_run_ = 0;   // of it
   int64_t start_ = 0;      // its position
+  int64_t next_start_ = 0;
+  Run full_;  // of its runs, but where the last has fewer heads
 };
-
-/// The gap after `run` of the current tile.
-Place Stream::after(int32_t run, int64_t position) const {
-  const Tile& t = tiles_[index_];
-  if (run + 1 < t.runs) return {index_, run + 1, t.kv_begin, false, position};
-  return start_of(next_tile(index_ + 1), position);
-}
 
 /// fixed_split: a cut makes one partial of what is before it and one of every chunk behind it. False: there is no room for them.
 bool Stream::pay_partials(const Tile& t, int32_t run, int64_t kv) {
@@ -82,52 +97,52 @@ bool Stream::pay_partials(const Tile& t, int32_t run, int64_t kv) {
   return true;
 }
 
-/// The cut for a target `offset` into a unit.
-Place Stream::inside(const Tile& t, int32_t run, int64_t unit_start, int64_t offset, int64_t limit) {
-  const int64_t cost = unit_cost(t, run);
-  const int64_t snap = snap_[t.kernel_class];
-  const Place start{index_, run, t.kv_begin, false, unit_start};
-  const bool near_start = offset <= min_of(snap, max_tile_ + max_fixed_);
-  const bool near_end = (cost - offset <= snap) & (unit_start + cost <= limit);
-  if (near_start | near_end) {
-    if (near_start && (!near_end || offset <= cost - offset)) return start;
-    return after(run, unit_start + cost);
-  }
-  if (t.pinned) [[unlikely]] {  // whole, to the side that is nearer and allowed
-    return unit_start + cost <= limit && cost - offset < offset ? after(run, unit_start + cost) : start;
-  }
-  // The multiples of the grid around the target. Which of them is nearer is a coin toss: no branch.
+/// The cut for a target in a unit, away from its ends. Of the multiples of the grid around it the nearer: a coin toss, so no branch.
+inline Place Stream::on_grid(const Tile& t, int32_t run, const Run& cost, int64_t unit_start, int64_t target, int64_t limit) {
   const int64_t grid = grid_[t.kernel_class];
-  const int64_t per_token = int64_t(t.token_cost) * run_heads(t, run);
-  const int64_t zero = unit_start + fixed_cost(t, run) - per_token * t.kv_begin;  // position of token 0, if the unit had it
-  const int64_t target = unit_start + offset;
-  const int64_t low = short_div(max_of(target - zero, per_token * t.kv_begin), per_token * grid) * grid;
+  const int64_t zero = unit_start + cost.fixed - cost.token * t.kv_begin;  // position of token 0, if the unit had it
+  const int64_t low = short_div(max_of(target - zero, cost.token * t.kv_begin), cost.token * grid) * grid;
   const int64_t high = low + grid;
-  const int64_t low_distance = low > t.kv_begin ? target - (zero + per_token * low) : offset;
+  const int64_t low_distance = low > t.kv_begin ? target - (zero + cost.token * low) : target - unit_start;
   const bool high_is_end = high >= t.kv_end;
-  const int64_t high_position = high_is_end ? unit_start + cost : zero + per_token * high;
+  const int64_t high_position = high_is_end ? unit_start + cost.unit : zero + cost.token * high;
   const bool up = (high_position <= limit) & (high_position - target < low_distance);
   if (up & high_is_end) return after(run, high_position);
   const int64_t kv = low + grid * up;
-  if (kv <= t.kv_begin) return start;
-  if (fixed_split_ && !pay_partials(t, run, kv)) return start;
-  return {index_, run, int32_t(kv), true, zero + per_token * kv};
+  if (kv <= t.kv_begin || (fixed_split_ && !pay_partials(t, run, kv))) return {index_, run, t.kv_begin, false, unit_start};
+  return {index_, run, int32_t(kv), true, zero + cost.token * kv};
 }
 
-Place Stream::cut(const Place& previous, int64_t target, int64_t share) {
+inline void Stream::cut(const Place& previous, int64_t target, int64_t share, Place& to) {
   const int64_t limit = previous.position + share + max_tile_ + (previous.inside ? 0 : max_fixed_);
-  for (; index_ < end_; ++index_) {
-    const Tile& t = tiles_[index_];
-    const int64_t cost = filter_.take[t.kernel_class] ? t.cost : 0;  // nothing, if dropped
-    if (start_ + cost > target) break;
-    start_ += cost;
+  while (index_ < end_ && next_start_ <= target) {
+    start_ = next_start_;
+    enter(next_tile(index_ + 1));
   }
-  if (index_ == end_) return finish();
+  if (index_ == end_) {
+    to = finish();
+    return;
+  }
   const Tile& t = tiles_[index_];
-  const int64_t offset = target - start_;
-  const int32_t run = int32_t(min_of<int64_t>(t.unit_cost > 0 ? short_div(offset, t.unit_cost) : 0, t.runs - 1));
-  const Place place = inside(t, run, start_ + run * t.unit_cost, offset - run * t.unit_cost, limit);
-  return comes_before(place, previous) ? previous : place;
+  const int32_t run = int32_t(min_of<int64_t>(short_div(target - start_, full_.unit), last_run_));
+  const int64_t unit_start = start_ + run * full_.unit, offset = target - unit_start;
+  Run cost = full_;
+  if (run == last_run_ && t.last_heads != t.kv_head_count) {
+    cost = {unit_cost(t, run), fixed_cost(t, run), int64_t(t.token_cost) * t.last_heads};
+  }
+  const int64_t snap = snap_[t.kernel_class], left = cost.unit - offset;
+  const bool near_start = offset <= min_of(snap, max_tile_ + max_fixed_);
+  const bool near_end = (left <= snap) & (unit_start + cost.unit <= limit);
+  if (near_start | near_end) {
+    to = near_start && (!near_end || offset <= left) ? Place{index_, run, t.kv_begin, false, unit_start}
+                                                     : after(run, unit_start + cost.unit);
+  } else if (t.pinned) [[unlikely]] {  // whole, to the side that is nearer and allowed
+    to = unit_start + cost.unit <= limit && left < offset ? after(run, unit_start + cost.unit)
+                                                          : Place{index_, run, t.kv_begin, false, unit_start};
+  } else {
+    to = on_grid(t, run, cost, unit_start, target, limit);
+  }
+  if (comes_before(to, previous)) to = previous;
 }
 
 /// Appends the pieces between two places: part of a unit, whole runs tile by tile, part of a unit.
@@ -171,7 +186,11 @@ void pour(const Work& work, ClassFilter filter, const StreamRules& rules, const 
   int64_t target = 0;
   for (int32_t cta = 0; cta < last; ++cta) {
     target += shares[cta];
-    cuts[cta + 1] = shares[cta] == 0 ? cuts[cta] : stream.cut(cuts[cta], target, shares[cta]);
+    if (shares[cta] == 0) {
+      cuts[cta + 1] = cuts[cta];
+    } else {
+      stream.cut(cuts[cta], target, shares[cta], cuts[cta + 1]);
+    }
   }
   std::fill(cuts.begin() + last + 1, cuts.end(), stream.finish());
 }
@@ -183,12 +202,14 @@ void append_pieces(const Work& work, ClassFilter filter, const std::vector<Place
 
 void schedule_cuts(const Work& work, const StreamRules& rules, int32_t num_ctas, PolicyMemory& memory, Schedule& out) {
   equal_shares(work.total_cost(), num_ctas, memory.shares);
-  pour(work, {}, rules, memory.shares, out.cuts);
-  if (!work.shared && !work.levels) return;
-  // Shared levels go first in their CTA, so items do not lie in the order of the line.
+  pour(work, {}, rules, memory.shares, memory.cuts);
+  if (!work.shared && !work.levels && !work.scattered) {
+    out.cuts = {memory.cuts.data(), int64_t(memory.cuts.size())};
+    return;
+  }
+  // Shared levels go first in their CTA, so items do not lie in the order of the line; gathered tokens are merged row by row.
   memory.loads.assign(num_ctas, 0);
-  append_pieces(work, {}, out.cuts, out.pieces, memory.loads);
-  out.cuts.clear();
+  append_pieces(work, {}, memory.cuts, out.pieces, memory.loads);
 }
 
 void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares) {

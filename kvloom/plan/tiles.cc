@@ -77,6 +77,7 @@ Tile tile_of_class(const TileRules& rules, int c) {
 struct Totals {
   int64_t cost = 0;
   int64_t max_unit_cost = 0;
+  int64_t min_unit_cost = INT64_MAX;
   int64_t max_fixed_cost = 0;
   int32_t units = 0;
   int32_t max_heads = 0;
@@ -127,6 +128,7 @@ void TileMaker::count(const Tile& t) {
   totals.cost += t.cost;
   totals.units += t.runs;
   totals.max_unit_cost = max_of(totals.max_unit_cost, t.unit_cost);
+  totals.min_unit_cost = min_of(totals.min_unit_cost, unit_cost(t, t.runs - 1));
   totals.max_fixed_cost = max_of(totals.max_fixed_cost, fixed_cost(t, 0));
   totals.max_heads = max_of(totals.max_heads, int32_t(t.kv_head_count));
   if (totals_[0].cost + totals_[1].cost > kMaxStepCost) [[unlikely]]
@@ -196,7 +198,7 @@ int32_t TileMaker::add_alike(int32_t group) {
   const KeyRange range = rules_.range;
 
   int64_t cost = 0;
-  int64_t max_unit_cost = 0;
+  int64_t max_unit_cost = 0, min_tokens = INT64_MAX;
   int32_t unit = work_.num_units;
   int32_t i = group + 1;
   for (const RowGroup* g = &like + 1; i < groups; ++i, ++g) {
@@ -214,6 +216,7 @@ int32_t TileMaker::add_alike(int32_t group) {
     unit += runs;
     cost += t.cost;
     max_unit_cost = max_of(max_unit_cost, t.unit_cost);
+    min_tokens = min_of(min_tokens, tokens);
     if (cost > max_cost) [[unlikely]]
       refuse_cost();
   }
@@ -221,11 +224,13 @@ int32_t TileMaker::add_alike(int32_t group) {
   totals_[c].cost += cost;
   totals_[c].units += (i - group - 1) * runs;
   totals_[c].max_unit_cost = max_of(totals_[c].max_unit_cost, max_unit_cost);
+  if (i > group + 1) totals_[c].min_unit_cost = min_of(totals_[c].min_unit_cost, run_cost(work_.tiles[first_tile], runs - 1, min_tokens));
   return i;
 }
 
 void TileMaker::finish() {
   work_.group_tile.push_back(int32_t(work_.tiles.size()));
+  work_.min_unit_cost = min_of(totals_[0].min_unit_cost, totals_[1].min_unit_cost);
   for (int c = 0; c < 2; ++c) {
     work_.cost[c] = totals_[c].cost;
     work_.units[c] = totals_[c].units;

@@ -63,6 +63,7 @@ struct Work {
   int64_t cost[2] = {0, 0};  // of a class
   int32_t units[2] = {0, 0};
   int64_t max_unit_cost[2] = {0, 0};
+  int64_t min_unit_cost = 0;  // no unit costs less
   int64_t max_fixed_cost[2] = {0, 0};
   int32_t max_heads[2] = {0, 0};  // of a run
   bool scattered = false;         // some group's tokens are not consecutive

@@ -15,6 +15,7 @@ void expect_plain(IndexScanner scan, const std::vector<T>& ids) {
   const IndexScan got = scan(ids.data(), sizeof(T) == 8, int64_t(ids.size()));
   const T high = ids.empty() ? T(-1) : *std::max_element(ids.begin(), ids.end());
   EXPECT_EQ(got.high, std::max<int64_t>(high, -1)) << ids.size();
+  EXPECT_EQ(got.first, high < 0 ? -1 : std::find(ids.begin(), ids.end(), high) - ids.begin()) << ids.size();
   EXPECT_EQ(got.negative, std::any_of(ids.begin(), ids.end(), [](T x) { return x < 0; })) << ids.size();
 }
 
@@ -23,7 +24,7 @@ void try_all(Target target, T largest) {
   const IndexScanner scan = index_scanner(target);
   std::mt19937_64 random(7);
   std::uniform_int_distribution<T> any(0, largest);
-  for (size_t n = 0; n < 150; ++n) {
+  for (size_t n = 0; n < 2500; n += n < 150 ? 1 : 97) {  // blocks are of 512 or 1024 ids
     std::vector<T> ids(n);
     for (T& id : ids) id = any(random);
     expect_plain(scan, ids);

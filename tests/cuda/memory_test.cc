@@ -107,6 +107,31 @@ TEST_F(GpuEngine, B74_PlanReadsNoDeviceMemory) {
   EXPECT_EQ(engine.plan(s.batch).total_tokens(), 2);
 }
 
+// Ids that nothing on the host reads may lie anywhere: neither checked (check_pages) nor searched for shared prefixes (max_level_rows).
+TEST_F(GpuEngine, PageIdsThatAreNotReadMayLieOnTheDevice) {
+  Step s = make_step({{1, 90}, {1, 33}});
+  EngineOptions unread = cuda_options();
+  unread.check_pages = false;
+  GpuStep g(s);
+  g.poison();
+  Batch there = s.batch;
+  there.pages = g.tensors.pages;
+  Engine engine(s.spec, large(), unread);
+  const Plan plan = engine.plan(there);
+  engine.run(plan, g.tensors);
+  expect_device_right(g, s);
+  there.pages.size = 6;  // their number still counts: 90 tokens take six pages
+  EXPECT_TRUE(has(error_of([&] { engine.plan(there); }, ErrorCode::invalid_argument), "plan: pages: request 1: got 6 entries"));
+
+  there.pages = g.tensors.pages;
+  Capacity levels = large();
+  levels.max_level_rows = 8;
+  Engine searching(s.spec, levels, unread);
+  EXPECT_TRUE(has(error_of([&] { searching.plan(there); }, ErrorCode::invalid_argument), "plan: pages: got memory of GPU 0"));
+  unread.levels = LevelMode::off;
+  EXPECT_EQ(Engine(s.spec, levels, unread).plan(there).total_tokens(), 2);
+}
+
 // B58: a kernel that wants more shared memory than the chip gives a CTA; B78: one of which no CTA fits. Neither is launched.
 TEST_F(CudaEngine, B58_B78_KernelsThatDoNotFitAreNamed) {
   AttentionSpec spec = gpu_spec();
