@@ -244,10 +244,10 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
          s.setup.choice.gpu.arch);
   }
   require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
-  const AttendParams params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
+  AttendArgs args{api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get()), nullptr, {}, {}, {}};
   if (!has_work(p.view())) return;
-  if (s.runner) return s.runner->run(*p.cuda, params, static_cast<jit::CuStream>(stream));
-  runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), params, s.scratch, *s.threads, s.setup.user);
+  if (s.runner) return s.runner->run(*p.cuda, args, static_cast<jit::CuStream>(stream));
+  runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), args.params, s.scratch, *s.threads, s.setup.user);
 }
 
 std::string Engine::explain() const {

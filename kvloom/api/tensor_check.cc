@@ -94,8 +94,23 @@ void check_tensor(const Tensor& t, const Wanted& w) {
   }
 }
 
+namespace {
+
+/// True if every dimension steps over all that those behind it span: what nearly all tensors do. Others may still be writable.
+bool is_nested(const Tensor& t) {
+  int64_t reach = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] == 1) continue;
+    if (t.stride[d] < reach) return false;
+    reach += t.stride[d] * (t.shape[d] - 1);  // check_tensor: below 2^62 bytes
+  }
+  return true;
+}
+
+}  // namespace
+
 void check_writable(const Tensor& t, const char* where, const char* name) {
-  if (!has_elements(t)) return;
+  if (!has_elements(t) || is_nested(t)) return;
   // Dimensions by rising stride: each must step over all that the smaller ones span.
   __int128 reach = 1;
   uint32_t done = 0;

@@ -94,8 +94,8 @@ void CudaRunner::upload(CudaPlan& plan, jit::CuStream stream) {
   if (!plan.uploaded_) copy(plan, stream);
 }
 
-void CudaRunner::run(CudaPlan& plan, AttendParams params, jit::CuStream stream) {
-  const ContextGuard guard(device_);
+/// Makes the plan and the partials ready for a launch in `stream`.
+void CudaRunner::prepare(CudaPlan& plan, jit::CuStream stream) {
   const bool capturing = is_capturing(stream);
   if (capturing && !plan.uploaded_) {
     fail(ErrorCode::invalid_argument,
@@ -113,13 +113,19 @@ void CudaRunner::run(CudaPlan& plan, AttendParams params, jit::CuStream stream) 
     has_run_ = plan.has_run_ = true;
     ran_on_ = plan.ran_on_ = stream;
   }
-  if (params.variant.mask != nullptr) params.variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data());
-  launch(plan, params, stream);
 }
 
-void CudaRunner::launch(const CudaPlan& plan, const AttendParams& params, jit::CuStream stream) const {
-  AttendArgs args;
-  args.params = params;
+void CudaRunner::run(CudaPlan& plan, AttendArgs& args, jit::CuStream stream) {
+  const ContextGuard guard(device_);
+  // The layers behind a step's first, in the stream of it: whether or not it is being captured, nothing but the launch is left to do.
+  const bool settled = plan.uploaded_ && plan.ready_on_ == stream && has_run_ && ran_on_ == stream && plan.has_run_ && plan.ran_on_ == stream;
+  if (!settled) prepare(plan, stream);
+  VariantParams& variant = args.params.variant;
+  if (variant.mask != nullptr) variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data());
+  launch(plan, args, stream);
+}
+
+void CudaRunner::launch(const CudaPlan& plan, AttendArgs& args, jit::CuStream stream) const {
   args.plan = plan.device_.data() + plan.layout_.plan;
   args.scratch = scratch_;
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);

@@ -56,13 +56,15 @@ class CudaRunner {
   /// Starts the one copy of the step that `plan` holds, in `stream`. Refused while the stream is being captured.
   void upload(CudaPlan& plan, jit::CuStream stream);
   /// Launches; uploads first where that has not been done. Under capture nothing but the launch is recorded.
-  void run(CudaPlan& plan, AttendParams params, jit::CuStream stream);
+  /// `args.params` is set; the rest is set here.
+  void run(CudaPlan& plan, AttendArgs& args, jit::CuStream stream);
 
  private:
   bool is_capturing(jit::CuStream stream) const;
   void copy(CudaPlan& plan, jit::CuStream stream);
   void follow(jit::CuStream earlier, jit::CuStream stream);
-  void launch(const CudaPlan& plan, const AttendParams& params, jit::CuStream stream) const;
+  void prepare(CudaPlan& plan, jit::CuStream stream);
+  void launch(const CudaPlan& plan, AttendArgs& args, jit::CuStream stream) const;
 
   const Device& device_;
   FastDivide page_size_, group_size_;

@@ -327,6 +327,7 @@ CuResult cuStreamWaitEvent(CuStream s, CuEvent e, unsigned) {
   return put(s, {{}, nullptr, event->recorded, event, event->stream}), kCuSuccess;
 }
 CuResult cuStreamIsCapturing(CuStream s, CuCaptureStatus* status) {
+  LOCKED("cuStreamIsCapturing");
   return *status = of(s)->capturing ? kCuCaptureActive : kCuCaptureNone, kCuSuccess;
 }
 CuResult cuStreamBeginCapture_v2(CuStream s, CuCaptureMode) {

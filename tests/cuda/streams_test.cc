@@ -76,6 +76,37 @@ TEST_F(GpuStreams, B102_TwoStreamsInterleaved) {
   }
 }
 
+// The layers of a step behind its first: one call of the driver that does something. Another stream, and the step's copy has to be waited for.
+TEST_F(CudaEngine, LayersOfAStepAreLaunchesAlone) {
+  Step s = make_step({{1, 300}, {2, 70}});
+  Engine engine(s.spec, large(), cuda_options());
+  GpuStep g(s);
+  GpuStream one(0), two(0);
+  Plan plan = engine.plan(s.batch);
+  engine.run(plan, g.tensors, one.handle());
+  gpu.reset();
+  for (int layer = 0; layer < 5; ++layer) engine.run(plan, g.tensors, one.handle());
+  EXPECT_EQ(gpu.count("cuLaunchKernelEx"), 5);
+  for (const char* call : {"cuStreamIsCapturing", "cuPointerGetAttributes", "cuStreamWaitEvent", "cuEventRecord", "cuEventSynchronize", "cuMemcpyHtoDAsync"}) {
+    EXPECT_EQ(gpu.count(call), 0) << call;
+  }
+  engine.run(plan, g.tensors, two.handle());
+  EXPECT_EQ(gpu.count("cuStreamIsCapturing"), 1);
+  EXPECT_EQ(gpu.count("cuStreamWaitEvent"), 2);  // for the partials, which are in use, and for the plan
+  engine.run(plan, g.tensors, two.handle());
+  engine.replan(plan, s.batch);
+  engine.run(plan, g.tensors, two.handle());
+  EXPECT_EQ(gpu.count("cuStreamIsCapturing"), 2);
+  EXPECT_EQ(gpu.count("cuMemcpyHtoDAsync"), 1);
+  g.poison();
+  two.begin_capture();  // as many layers as one likes, by the same launches alone
+  for (int layer = 0; layer < 2; ++layer) engine.run(plan, g.tensors, two.handle());
+  two.end_capture();
+  two.launch();
+  two.synchronize();
+  expect_device_right(g, s);
+}
+
 TEST_F(GpuStreams, TwoPlansOfOneEngineInFlight) {
   Engine engine(gpu_spec(), large(), cuda_options());
   Step a = make_step({{1, 900}, {1, 800}}), b = make_step({{1, 700}, {3, 1000}}, gpu_spec(), 7);
