@@ -65,6 +65,7 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   EngineOptions options;
   options.backend = Backend::cuda;
   options.device = options_.device;
+  if (!options_.kernel.empty()) options.kernel = options_.kernel.c_str();
   Engine engine(s.spec, p.capacity(), options);
   Plan plan = engine.plan(p.batch());
   row.key = engine.kernel_key();

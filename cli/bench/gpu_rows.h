@@ -39,6 +39,7 @@ struct GpuBenchRow {
 
 struct GpuBenchOptions {
   int32_t device = 0;
+  std::string kernel;  // this family; "": the fastest
   GpuProtocol protocol;
   GpuCeilingSizes ceilings;
 };

@@ -38,6 +38,7 @@ struct CaseGroup {
 };
 
 struct Case {
+  std::string kernel;  // GPU: this family, where another would be chosen; "": the fastest
   std::string name;
   uint64_t seed = 1;  // of every value
   AttentionSpec spec;

@@ -227,6 +227,7 @@ void visit_case(Archive& a, Case& x) {
   const Case d;
   a.field("name", x.name, d.name);
   a.field("seed", x.seed, uint64_t(0));
+  a.field("kernel", x.kernel, d.kernel);
   a.object("spec", x.spec, d.spec, visit_spec);
   a.field("q_len", x.q_len, d.q_len);
   a.field("kv_len", x.kv_len, d.kv_len);

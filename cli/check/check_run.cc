@@ -47,6 +47,7 @@ std::string command_of(const CheckOptions& options, int64_t index, const Schedul
                                  options.seed, index, name_of(schedule.policy), schedule.ctas);
   if (schedule.levels == LevelMode::off) line += " --levels off";
   if (!options.of_a_case.cpu_target.empty()) line += " --cpu-target " + options.of_a_case.cpu_target;
+  if (!options.of_a_case.kernel.empty()) line += " --kernel " + options.of_a_case.kernel;
   if (options.of_a_case.sabotage != Sabotage::none) line += fmt::format(" --inject {}", word_of(options.of_a_case.sabotage));
   return line;
 }

@@ -35,6 +35,20 @@ constexpr const char* kKeys[] = {
     "attend.sm80.bf16.d128.paged.rope-half",
     "attend.sm80.f16.d64.paged.rope-interleaved",
     "attend.sm80.bf16.kv-e4m3.d128.paged.rope-half",
+    "attend.sm90.bf16.d128.paged",
+    "attend.sm90.bf16.d128.ragged",
+    "attend.sm90.f16.d64.paged",
+    "attend.sm90.f16.d64.ragged.alibi",
+    "attend.sm90.bf16.o-f16.d96.paged",
+    "attend.sm90.bf16.d256.paged",
+    "attend.sm90.bf16.o-f32.d192.ragged",
+    "attend.sm90.bf16.d192-128.paged",
+    "attend.sm90.bf16.d128.paged.alibi",
+    "attend.sm90.bf16.d128.paged.softcap",
+    "attend.sm90.bf16.d128.paged.mask",
+    "attend.sm90.f16.o-f32.d64.ragged.mask",
+    "attend.sm90.bf16.d128.paged.sigmoid",
+    "attend.sm90.f16.o-f32.d64.paged.softcap.mask.sigmoid",
 };
 
 bool needs_pages(const Case& c) {
@@ -42,7 +56,8 @@ bool needs_pages(const Case& c) {
 }
 
 /// True if the case can take on a key: what its lengths and tables are made for stays.
-bool can_be(const Case& c, const AttentionSpec& key, bool for_user) {
+bool can_be(const Case& c, const std::string& family, const AttentionSpec& key, bool for_user) {
+  if (family == "sm90" && key.storage == Storage::paged && c.spec.page_size % 8 != 0) return false;
   if (key.storage == Storage::ragged && needs_pages(c)) return false;
   const VariantSpec& v = key.variant;
   if (for_user && (v.alibi || v.soft_cap > 0.0f || v.reduction == Reduction::sum)) return false;
@@ -87,8 +102,10 @@ std::vector<std::string> gpu_check_keys() {
   for (const char* key : kKeys) {
     keys.emplace_back(key);
     const ParsedKey k = parse_kernel_key(key);
-    keys.push_back(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, true));
+    keys.push_back(kernel_key(k.task.c_str(), "sm80", k.spec, true));  // the one family that folds chunks
   }
+  std::sort(keys.begin(), keys.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   return keys;
 }
 
@@ -103,7 +120,8 @@ void bend_for_gpu(Case& c, int64_t index, bool for_user) {
   constexpr int64_t kCount = int64_t(std::size(kKeys));
   for (int64_t i = 0; i < kCount; ++i) {
     const ParsedKey key = parse_kernel_key(kKeys[(index + i) % kCount]);
-    if (!can_be(c, key.spec, for_user)) continue;
+    if (!can_be(c, key.family, key.spec, for_user)) continue;
+    c.kernel = key.family;
     AttentionSpec& s = c.spec;
     s.head_dim_qk = key.spec.head_dim_qk;
     s.head_dim_vo = key.spec.head_dim_vo;

@@ -111,6 +111,9 @@ class CaseRun {
     if (options_.gpu) {
       options.backend = Backend::cuda;
       options.device = options_.device;
+      const std::string& kernel = options_.kernel.empty() ? case_.kernel : options_.kernel;
+      // Chunks of fixed_split are folded by sm80 alone.
+      if (!kernel.empty() && schedule.policy != Policy::fixed_split) options.kernel = kernel.c_str();
     }
     if (!options_.cpu_target.empty()) options.cpu_target = options_.cpu_target.c_str();
     const Capacity capacity = data_.capacity();

@@ -23,6 +23,7 @@ std::vector<Schedule> all_schedules(const Case& c);
 struct CaseOptions {
   std::vector<Schedule> schedules;  // empty: all_schedules()
   std::string cpu_target;           // "": the best of this machine
+  std::string kernel;               // GPU: this family; "": the case's own, else the fastest
   Sabotage sabotage = Sabotage::none;
   bool gpu = false;  // on GPU `device`, in its memory
   int32_t device = 0;

@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "kvloom/api/kernels.h"
 
 #include <fmt/core.h>
 
@@ -17,7 +18,7 @@ namespace {
 
 struct Options {
   std::string backend = "cpu";
-  std::string json, filter, peers;
+  std::string json, filter, peers, kernel;
   BenchOptions bench;
   std::vector<std::string> presets;
   int32_t device = 0;
@@ -66,6 +67,7 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   const bool table = options.json != "-";
   GpuBenchOptions o;
   o.device = options.device;
+  o.kernel = options.kernel;
   if (options.repeat > 0) o.protocol.repeat = options.repeat;
   std::optional<PeerResults> peers;
   if (!options.peers.empty()) peers.emplace(options.peers, gpu.name);
@@ -156,7 +158,8 @@ void list_cpu_rows(const Options& options) {
 int run(Options options) {
   const bool gpu = options.backend == "cuda";
   for (const auto& [given, name] :
-       {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {!options.peers.empty(), "--peers"}}) {
+       {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {!options.peers.empty(), "--peers"},
+        {!options.kernel.empty(), "--kernel"}}) {
     if (given && !gpu) throw CLI::ValidationError(name, "got it with --backend cpu, wanted --backend cuda");
   }
   if (options.presets.empty()) options.presets = {"serving"};
@@ -180,6 +183,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--filter", o->filter, "Only shapes whose name contains this");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
       ->check(one_of(cpu_target_names()));
+  command.add_option("--kernel", o->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
   command.add_option("--peers", o->peers, "cuda: what other engines took, by benchmarks/peers/torch_cuda.py: joined into the rows")
       ->type_name("FILE");
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");

@@ -1,4 +1,5 @@
 // kvloom check: random cases over the whole input space against REF.
+#include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 #include "cli/check/case_json.h"
 #include "cli/check/check_run.h"
@@ -22,7 +23,7 @@ namespace kvloom::cli {
 namespace {
 
 struct Arguments {
-  std::string backend = "cpu", json, one_case, policy, levels, target, inject, variant;
+  std::string backend = "cpu", json, one_case, policy, levels, target, kernel, inject, variant;
   int64_t cases = 1000;
   uint64_t seed = 1;
   int32_t ctas = 0, device = 0, timeout = 60;
@@ -64,6 +65,7 @@ check::CheckOptions options_of(const Arguments& a) {
   options.seed = a.seed;
   if (!a.one_case.empty()) parse_case(a.one_case, options);
   options.of_a_case.cpu_target = a.target;
+  options.of_a_case.kernel = a.kernel;
   options.of_a_case.gpu = a.backend == "cuda";
   options.of_a_case.device = a.device;
   if (!a.variant.empty()) options.of_a_case.user = variant_from_file(a.variant);
@@ -148,6 +150,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--levels", a->levels, "auto; off: shared prefixes are not looked for")->check(one_of({"auto", "off"}));
   command.add_option("--cpu-target,--target", a->target, "cpu: avx512, avx2 or portable; default: the best of this machine")
       ->check(one_of(cpu_target_names()));
+  command.add_option("--kernel", a->kernel, "cuda: this family of kernels; default: the case's own")->check(one_of(gpu_family_names()));
   command.add_option("--variant", a->variant, "A variant of your own (docs/variants.md): every case has it")->type_name("FILE");
   command.add_option("--inject", a->inject, "A deliberate fault that the check must find: drop-item, swap-merge, window-off-by-one, ...")
       ->check(one_of(check::sabotage_words()));

@@ -6,6 +6,7 @@
 #include "cli/replay/step_stats.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
 
@@ -19,7 +20,7 @@ namespace {
 struct Arguments {
   replay::ExplainOptions options;
   std::string backend = "cpu", rope = "none", arch, q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", cpu_target,
-              variant, svg, json;
+              kernel, variant, svg, json;
   bool no_ceilings = false;
 };
 
@@ -45,6 +46,8 @@ int run(Arguments& a) {
   if (!a.variant.empty()) o.user = variant_from_file(a.variant);
   require(a.arch.empty() || a.backend == "cuda", "--arch {}: got it with --backend {}, wanted --backend cuda", a.arch, a.backend);
   if (!a.arch.empty()) o.engine.cuda_arch = a.arch.c_str();
+  if (!a.kernel.empty() && a.backend != "cuda") throw CLI::ValidationError("--kernel", "got it with --backend " + a.backend + ", wanted --backend cuda");
+  if (!a.kernel.empty()) o.engine.kernel = a.kernel.c_str();
   if (!a.no_ceilings && a.backend == "cpu") {
     ThreadPool pool(o.engine.threads > 0 ? o.engine.threads : std::max(1, this_machine().cores));
     ReadCeiling memory;
@@ -90,6 +93,7 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
+  c.add_option("--kernel", a->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
   c.add_option("--variant", a->variant, "A variant of your own (docs/variants.md)")->type_name("FILE");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs (a GPU's are never measured here)");
   c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");

@@ -6,6 +6,7 @@
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
 #include "cli/report/progress.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 
 #include <unistd.h>
@@ -32,7 +33,7 @@ void install_stop_handler() {
 
 struct Arguments {
   replay::ReplayOptions options;
-  std::string q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", layout = "hnd", backend = "cpu", cpu_target, json;
+  std::string q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", layout = "hnd", backend = "cpu", cpu_target, kernel, json;
   bool no_prefix_cache = false, no_ceilings = false;
 };
 
@@ -43,6 +44,8 @@ void resolve(Arguments& a) {
   a.options.engine.policy = parse_policy(a.policy);
   a.options.engine.levels = a.levels == "auto" ? LevelMode::automatic : LevelMode::off;
   a.options.engine.cpu_target = a.cpu_target.empty() ? nullptr : a.cpu_target.c_str();
+  if (!a.kernel.empty() && a.backend != "cuda") throw CLI::ValidationError("--kernel", "got it with --backend " + a.backend + ", wanted --backend cuda");
+  if (!a.kernel.empty()) a.options.engine.kernel = a.kernel.c_str();
   a.options.layout = a.layout == "nhd" ? KvLayout::nhd : KvLayout::hnd;
   a.options.batch.prefix_cache = !a.no_prefix_cache;
   a.options.measure_ceilings = !a.no_ceilings;
@@ -135,6 +138,7 @@ void add_engine(CLI::App& c, Arguments& a) {
       ->check(one_of({"auto", "off"}))
       ->capture_default_str();
   c.add_option("--cpu-target", a.cpu_target, "cpu: avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
+  c.add_option("--kernel", a.kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
 }
 
 void add_run(CLI::App& c, Arguments& a) {

@@ -233,6 +233,7 @@ EngineOptions options_of(const kvloom_options* options) {
   out.cpu_target = o.cpu_target;
   out.device = o.device;
   out.cuda_arch = o.cuda_arch;
+  out.kernel = o.kernel;
   out.check_pointers = o.check_pointers != 0;
   out.check_pages = o.check_pages != 0;
   return out;

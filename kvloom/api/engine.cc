@@ -18,7 +18,7 @@ struct EngineState {
   Setup setup;
   Capacity capacity;
   plan::Planner planner;
-  std::unique_ptr<plan::Planner> memory_planner;  // of steps of the memory class alone, where they have a kernel of their own
+  std::unique_ptr<plan::Planner> own_planner[2];  // of steps of class 0 or 1 alone, where they have kernels of their own
   plan::PlanLayout plan_layout;
   runtime::ScratchLayout layout;
   std::unique_ptr<char, AlignedFree> own_workspace;  // CPU
@@ -37,7 +37,8 @@ struct EngineState {
         planner(setup.spec, c, setup.config),
         plan_layout(plan_layout_of(setup, c)),
         layout(scratch_layout_of(setup, plan_layout)) {
-    if (setup.memory_config) memory_planner = std::make_unique<plan::Planner>(setup.spec, c, *setup.memory_config);
+    if (setup.own.memory) own_planner[0] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.memory);
+    if (setup.own.compute) own_planner[1] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.compute);
   }
   ~EngineState() { plans->close(); }
 
@@ -92,7 +93,9 @@ std::unique_ptr<PlanState> EngineState::take_plan() {
         *setup.device, runtime::upload_layout(plan_layout, capacity.max_requests, setup.spec.variant.custom_mask));
   }
   fresh->add_blocks(0, planner.layout().plan_bytes);
-  if (memory_planner) fresh->add_blocks(1, memory_planner->layout().plan_bytes);
+  for (int i = 0; i < 2; ++i) {
+    if (own_planner[i]) fresh->add_blocks(1 + i, own_planner[i]->layout().plan_bytes);
+  }
   fresh->engine_id = id;
   fresh->spec = setup.spec;
   fresh->kernel_key = kernel().key;
@@ -134,14 +137,18 @@ void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch&
   }
 }
 
-/// True if no request has more query rows a KV head than the memory class takes. A malformed batch is the planner's to refuse.
-bool has_few_rows(const api::Setup& setup, const Batch& batch) {
-  if (!batch.qo_indptr.given() || batch.qo_indptr.size <= batch.num_requests) return false;
+/// The class of all requests' own rows, a KV head; -1: they differ, or there are none. A malformed batch is the planner's to refuse.
+int class_of_rows(const api::Setup& setup, const Batch& batch) {
+  if (!batch.qo_indptr.given() || batch.qo_indptr.size <= batch.num_requests) return -1;
+  int all = -1;
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     const int64_t rows = (batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * setup.spec.group_size();
-    if (rows > setup.config.compute_rows_above) return false;
+    if (rows == 0) continue;
+    const int own = rows > setup.config.compute_rows_above ? 1 : 0;
+    if (all >= 0 && own != all) return -1;
+    all = own;
   }
-  return true;
+  return all;
 }
 
 /// Rows that attend to nothing because the plan has no query tokens at all need no kernel.
@@ -149,18 +156,19 @@ bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 
 }  // namespace
 
-/// Plans into the next block, with the planner whose kernel will run the step. Few rows everywhere do not say yet that all items will be of
-/// the memory class: many requests may share a prefix.
+/// Plans into the next block, with the planner whose kernel will run the step. What rows the requests have does not say yet that all items
+/// will be of that class: many requests may share a prefix.
 plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch, char*& block) {
-  const auto with = [&](plan::Planner& p) -> plan::Planner& {
-    block = state.open_block(&p == &planner ? 0 : 1);
+  const auto with = [&](plan::Planner& p, int blocks) -> plan::Planner& {
+    block = state.open_block(blocks);
     p.plan(batch, block, p.layout().plan_bytes);
     state.close_block();
     return p;
   };
-  if (!memory_planner || !has_few_rows(setup, batch)) return with(planner);
-  plan::Planner& memory = with(*memory_planner);
-  return memory.uses_class(1) ? with(planner) : memory;
+  const int rows = own_planner[0] || own_planner[1] ? class_of_rows(setup, batch) : -1;
+  if (rows < 0 || !own_planner[rows]) return with(planner, 0);
+  plan::Planner& own = with(*own_planner[rows], 1 + rows);
+  return own.uses_class(1 - rows) ? with(planner, 0) : own;
 }
 
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
@@ -169,8 +177,8 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   const plan::Planner& used = plan_block(state, batch, block);
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
   state.next_step.notes = used.level_notes();
-  const bool own_memory = setup.shares_kernels || &used == memory_planner.get();
-  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory);
+  const bool own_memory = setup.shares_kernels || &used == own_planner[0].get(), own_compute = !setup.own.compute || &used == own_planner[1].get();
+  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory, own_compute);
   state.next_step.entry = setup.on_gpu() ? runtime::AttendModule::kNames[entry] : nullptr;
   state.take_block(setup.module == nullptr ? nullptr : &setup.module->entries[entry]);
 }
@@ -244,16 +252,18 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
          s.setup.choice.gpu.arch);
   }
   require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
-  AttendArgs args{api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get()), nullptr, {}, {}, {}};
+  BoxedAttendArgs boxed;  // boxes: whatever is there; a launch that has use for them makes them
+  AttendArgs& args = boxed.attend;
+  args.params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
   if (!has_work(p.view())) return;
-  if (s.runner) return s.runner->run(*p.cuda, args, static_cast<jit::CuStream>(stream));
+  if (s.runner) return s.runner->run(*p.cuda, boxed, static_cast<jit::CuStream>(stream));
   runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), args.params, s.scratch, *s.threads, s.setup.user);
 }
 
 std::string Engine::explain() const {
   const api::EngineState& s = state();
   const api::Setup& setup = s.setup;
-  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.memory_config ? &*setup.memory_config : nullptr, setup.choice);
+  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.own, setup.choice);
   if (setup.module != nullptr) {
     for (int i = 0; i < (setup.shares_kernels ? 3 : 4); ++i) {
       const auto& [name, e] = std::pair{runtime::AttendModule::kNames[i], setup.module->entries[i]};

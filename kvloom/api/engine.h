@@ -71,6 +71,7 @@ struct EngineOptions {
   int32_t split_tokens = 0;          // fixed_split: chunk length, tokens; 0 is the backend's own
   const char* cpu_target = nullptr;  // "avx512", "avx2", "portable"; nullptr: the best there is, or $KVLOOM_CPU_TARGET
   int32_t device = -1;               // cuda: ordinal; -1: that of the calling thread's current context, else 0
+  const char* kernel = nullptr;      // "sm80": this family of kernels and no other; nullptr: the fastest that runs the spec
   const char* cuda_arch = nullptr;   // cuda: "sm_90a": plan and explain for this architecture without a device; run() is then refused
   bool check_pointers =
       true;                 // cuda: ask the driver, once an address, whether run()'s tensors are where the GPU can read them, plan()'s not

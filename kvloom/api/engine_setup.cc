@@ -15,24 +15,26 @@ namespace {
 /// CTAs of which every one of `entries` of the unit fits an SM at once: any such step may be the next.
 int32_t resident_ctas(const runtime::AttendModule& module, std::initializer_list<int> entries, int32_t num_sms) {
   int32_t an_sm = module.entries[*entries.begin()].ctas_per_sm;
-  for (const int i : entries) an_sm = min_of(an_sm, module.entries[i].ctas_per_sm);
-  return an_sm * num_sms;
+  int32_t cluster = 1;
+  for (const int i : entries) an_sm = min_of(an_sm, module.entries[i].ctas_per_sm), cluster = max_of(cluster, module.entries[i].cluster);
+  return max_of(1, an_sm * num_sms / cluster);
 }
 
 /// Steps of so little that every CTA should have one piece of it: keys times KV heads an SM, at most.
 constexpr int64_t kSmallStep = 4096;
 
 void set_gpu_schedule(Setup& s, const Capacity& capacity) {
-  SchedulerConfig memory = s.config;
   const int32_t sms = s.choice.gpu.num_sms;
-  const bool apart = s.choice.winner().kernel->gpu.schedule(s.spec, s.choice.gpu, s.config, memory);
+  s.own = s.choice.winner().kernel->gpu.schedule(s.spec, s.choice.gpu, s.config);
+  s.shares_kernels = !s.own.memory;
   if (s.module != nullptr) {
-    s.config.num_ctas = apart ? resident_ctas(*s.module, {1, 2, 3}, sms) : resident_ctas(*s.module, {0, 1, 2}, sms);
-    memory.num_ctas = resident_ctas(*s.module, {0}, sms);
+    const int few = s.own.memory ? 3 : 0, many = s.own.compute ? 2 : 1;
+    s.config.num_ctas = resident_ctas(*s.module, {few, many, 2}, sms);
+    if (s.own.memory) s.own.memory->num_ctas = resident_ctas(*s.module, {0}, sms);
+    if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {1}, sms);
   }
-  s.shares_kernels = !apart;
   // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
-  if (apart && capacity.max_kv_tokens * s.spec.num_kv_heads > kSmallStep * sms) s.memory_config = memory;
+  if (capacity.max_kv_tokens * s.spec.num_kv_heads <= kSmallStep * sms) s.own.memory.reset();
 }
 
 void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& options) {
@@ -49,10 +51,12 @@ void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& optio
   require(options.split_tokens % tile == 0, "Engine: options.split_tokens: got {}, wanted a multiple of {} (the kernel's tile of keys)",
           options.split_tokens, tile);
   config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(config.split_tokens, tile);
-  if (s.memory_config) s.memory_config->split_tokens = config.split_tokens;
-  if (options.num_ctas <= 0) return;
-  config.num_ctas = options.num_ctas;
-  if (s.memory_config) s.memory_config->num_ctas = options.num_ctas;
+  if (options.num_ctas > 0) config.num_ctas = options.num_ctas;
+  for (auto* own : {&s.own.memory, &s.own.compute}) {
+    if (!*own) continue;
+    (*own)->split_tokens = config.split_tokens;
+    if (options.num_ctas > 0) (*own)->num_ctas = options.num_ctas;
+  }
 }
 
 }  // namespace
@@ -63,7 +67,7 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
   check_capacity(capacity, s.spec);
   check_options(options);
   s.choice = runtime::choose_attend(
-      s.spec, {options.backend, options.cpu_target, options.device, options.cuda_arch, options.policy == Policy::fixed_split});
+      s.spec, {options.backend, options.cpu_target, options.device, options.cuda_arch, options.kernel, options.policy == Policy::fixed_split});
   if (s.on_gpu() && s.choice.gpu.device >= 0) {
     s.device = &runtime::Device::get(s.choice.gpu.device);
     s.module = &runtime::attend_module(*s.device, s.choice.unit);
@@ -76,13 +80,15 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
 
 plan::PlanLayout plan_layout_of(const Setup& s, const Capacity& capacity) {
   plan::PlanLayout all = plan::plan_layout(s.spec, capacity, s.config);
-  if (!s.memory_config) return all;
-  const plan::PlanLayout memory = plan::plan_layout(s.spec, capacity, *s.memory_config);
-  all.plan_bytes = max_of(all.plan_bytes, memory.plan_bytes);
-  all.max_scratch_rows = max_of(all.max_scratch_rows, memory.max_scratch_rows);
-  all.partial_o_bytes = max_of(all.partial_o_bytes, memory.partial_o_bytes);
-  all.partial_lse_bytes = max_of(all.partial_lse_bytes, memory.partial_lse_bytes);
-  all.counter_bytes = max_of(all.counter_bytes, memory.counter_bytes);
+  for (const auto* own : {&s.own.memory, &s.own.compute}) {
+    if (!*own) continue;
+    const plan::PlanLayout layout = plan::plan_layout(s.spec, capacity, **own);
+    all.plan_bytes = max_of(all.plan_bytes, layout.plan_bytes);
+    all.max_scratch_rows = max_of(all.max_scratch_rows, layout.max_scratch_rows);
+    all.partial_o_bytes = max_of(all.partial_o_bytes, layout.partial_o_bytes);
+    all.partial_lse_bytes = max_of(all.partial_lse_bytes, layout.partial_lse_bytes);
+    all.counter_bytes = max_of(all.counter_bytes, layout.counter_bytes);
+  }
   return all;
 }
 

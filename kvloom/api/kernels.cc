@@ -50,6 +50,25 @@ int32_t number_before(const std::string& line, const char* word) {
   return std::atoi(line.c_str() + begin);
 }
 
+/// Of the one entry that a program has.
+KernelResources resources_of(const std::string& log) {
+  KernelResources r;
+  for (size_t begin = 0; begin < log.size();) {
+    const size_t end = std::min(log.find('\n', begin), log.size());
+    const std::string line = log.substr(begin, end - begin);
+    begin = end + 1;
+    constexpr const char* kEntry = "Compiling entry function '";
+    if (const size_t name = line.find(kEntry); name != std::string::npos) {
+      const size_t first = name + std::strlen(kEntry);
+      r.entry = line.substr(first, line.find('\'', first) - first);
+    }
+    r.registers += number_before(line, "registers");
+    r.spill_bytes += number_before(line, "bytes spill stores") + number_before(line, "bytes spill loads");
+    if (line.find("(C75") != std::string::npos) r.losses.push_back(line);
+  }
+  return r;
+}
+
 }  // namespace
 
 CompilerInfo kernel_compiler() {
@@ -80,8 +99,16 @@ int64_t export_kernels(const std::string& folder, const std::function<bool(const
   return jit::Cache::of_environment().export_to(folder, [&](const jit::CacheEntry& e) { return wanted(of(e)); });
 }
 
+std::vector<std::string> gpu_family_names() {
+  std::vector<std::string> names;
+  for (const runtime::AttendKernel& k : runtime::attend_kernels()) {
+    if (k.backend == Backend::cuda) names.emplace_back(k.family);
+  }
+  return names;
+}
+
 std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split) {
-  return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), fixed_split}).winner().key;
+  return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), nullptr, fixed_split}).winner().key;
 }
 
 std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) {
@@ -106,26 +133,11 @@ bool warm_kernel(const std::string& key, const std::string& arch, const UserVari
 }
 
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user) {
-  std::string log;
-  for (const jit::Program& program : unit_of(key, arch, user).programs()) {
-    std::string words;
-    jit::compile_program(program, arch, words);
-    log += words + "\n";
-  }
   std::vector<KernelResources> list;
-  for (size_t begin = 0; begin < log.size();) {
-    const size_t end = std::min(log.find('\n', begin), log.size());
-    const std::string line = log.substr(begin, end - begin);
-    begin = end + 1;
-    constexpr const char* kEntry = "Compiling entry function '";
-    const size_t name = line.find(kEntry);
-    if (name != std::string::npos) {
-      const size_t first = name + std::strlen(kEntry);
-      list.push_back({line.substr(first, line.find('\'', first) - first), 0, 0});
-    } else if (!list.empty()) {
-      list.back().registers += number_before(line, "registers");
-      list.back().spill_bytes += number_before(line, "bytes spill stores") + number_before(line, "bytes spill loads");
-    }
+  for (const jit::Program& program : unit_of(key, arch, user).programs()) {
+    std::string log;
+    jit::compile_program(program, arch, log);
+    list.push_back(resources_of(log));
   }
   return list;
 }

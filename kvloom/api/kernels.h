@@ -34,6 +34,8 @@ int64_t clear_kernel_cache();
 /// Copies the entries for which `wanted` into `folder`, which then is a cache (KVLOOM_CACHE_DIR). Returns how many.
 int64_t export_kernels(const std::string& folder, const std::function<bool(const CachedKernel&)>& wanted);
 
+/// Families of GPU kernels, as options.kernel takes them.
+std::vector<std::string> gpu_family_names();
 /// The key of the GPU kernel that runs `spec` on `arch`. Throws unsupported with the reason where none does.
 std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split = false);
 /// The source that `key` is compiled from for `arch`; `user`: a variant of the user's on top of it (the key may name it, or not).
@@ -48,6 +50,7 @@ struct KernelResources {
   std::string entry;  // "attend_memory"
   int32_t registers = 0;
   int32_t spill_bytes = 0;  // stores and loads
+  std::vector<std::string> losses;  // remarks on warpgroup instructions: wgmma serialised, waits injected, setmaxnreg ignored
 };
 /// Compiles `key` afresh and reads the compiler's report.
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);

@@ -172,6 +172,7 @@ typedef struct kvloom_options {
   int32_t device;         /* CUDA: ordinal; -1: that of the calling thread's current context, else 0 */
   int32_t check_pointers; /* CUDA: ask the driver, once an address, where arrays are: the GPU reads run's, the host plan's */
   const char* cuda_arch;  /* CUDA: "sm_90a": plan and explain for it without a device, run is refused; NULL: the device's */
+  const char* kernel;     /* "sm80": this family of kernels and no other; NULL: the fastest that runs the spec */
 } kvloom_options;
 
 /* Set struct_size and the defaults; `struct_size` is sizeof the caller's struct. NULL is ignored. */

@@ -44,7 +44,7 @@ struct PlanState : PlannedStep {
   std::string kernel_key;
   std::unique_ptr<runtime::CudaPlan> cuda;  // GPU; set before add_blocks
 
-  /// Memory for the plans of planner number `planner` (0 or 1), `bytes` each.
+  /// Memory for the plans of planner number `planner` (0 to 2), `bytes` each.
   void add_blocks(int planner, int64_t bytes);
   PlanView view() const { return view_plan(now_->data.get()); }
   /// Where the next step goes, if that planner makes it.
@@ -63,7 +63,7 @@ struct PlanState : PlannedStep {
     PlanHeader held = {};  // how many elements of each section may be other than zero
     bool open = false;     // anything may be: a plan failed half way
   };
-  Block blocks_[2][2];  // by planner; CPU: the first of each alone
+  Block blocks_[3][2];  // by planner; CPU: the first of each alone
   const Block* now_ = nullptr;
   Block* next_ = nullptr;
 };

@@ -104,4 +104,11 @@ std::string kernel_key(const char* task, const char* family, const AttentionSpec
   return key;
 }
 
+std::string unit_key(const char* family, const AttentionSpec& spec, bool fixed_split) {
+  AttentionSpec code = spec;
+  code.variant.range = {};
+  code.variant.sink = false;
+  return kernel_key("attend", family, code, fixed_split);
+}
+
 }  // namespace kvloom

@@ -9,9 +9,12 @@
 
 namespace kvloom {
 
-/// `task`: attend, merge, append. `family`: a row of runtime/registry.cc (cpu-avx2, cpu-avx512, cpu-portable, sm80); any: not chosen yet.
+/// `task`: attend, merge, append. `family`: a row of runtime/registry.cc (cpu-avx2, cpu-avx512, cpu-portable, sm80, sm90); any: not chosen yet.
 /// `fixed_split`: of a kernel that a batch-invariant policy needs.
 std::string kernel_key(const char* task, const char* family, const AttentionSpec& spec, bool fixed_split = false);
+
+/// The key of what is compiled for a spec: order, windows and sinks are data of every GPU kernel, so all of their spellings are one.
+std::string unit_key(const char* family, const AttentionSpec& spec, bool fixed_split);
 
 /// What a key says: the spec that it is spelled from, with plain values where a key has presence alone (soft cap 30, window 128, one head).
 struct ParsedKey {

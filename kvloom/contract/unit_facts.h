@@ -1,23 +1,17 @@
-// What a compiled unit of attention says of itself: the launch of its entries. The device's variable kvloom_facts; every program of a unit
-// has it.
+// What a compiled kernel of attention says of itself: how it is launched. A device variable beside the kernel, of its name and "_facts".
 #pragma once
 
 #include "kvloom/base/platform.h"
 
 namespace kvloom {
 
-struct UnitFacts {
-  struct Entry {
-    int32_t threads;
-    int32_t shared_bytes;  // dynamic
-    int32_t ctas_per_sm;   // aimed at
-  };
-  struct Tile {
-    int32_t rows;
-    int32_t keys;
-  };
-  Entry memory, compute, mixed, small;
-  Tile memory_tile, compute_tile, small_tile;  // small: of the memory class in mixed
+struct KernelFacts {
+  int32_t threads;
+  int32_t shared_bytes;  // dynamic
+  int32_t ctas_per_sm;   // aimed at
+  int32_t cluster = 1;   // CTAs that do an item of the plan together: so many times as many are launched
+  // Above 0: the kernel takes BoxedAttendArgs (contract/attend_boxes.h), with boxes of so many keys or of a divisor, and of so many packed rows.
+  int32_t box_keys = 0, tile_rows = 0;
 };
 
 }  // namespace kvloom

@@ -72,6 +72,8 @@ std::string load_stream_entries(Driver& d) {
   l.find(d.event_synchronize, "cuEventSynchronize", missing);
   l.find(d.event_elapsed_time, "cuEventElapsedTime", missing);
   l.find(d.launch_kernel_ex, "cuLaunchKernelEx", missing);
+  std::string none;
+  l.find(d.tensor_map_encode_tiled, "cuTensorMapEncodeTiled", none);
   return missing;
 }
 

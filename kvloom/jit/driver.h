@@ -64,6 +64,9 @@ struct Driver {
   CuResult (*event_query)(CuEvent) = nullptr;
   CuResult (*event_synchronize)(CuEvent) = nullptr;
   CuResult (*event_elapsed_time)(float* ms, CuEvent begin, CuEvent end) = nullptr;
+  /// Since CUDA 12; nullptr in an older driver: its chips have no use for it.
+  CuResult (*tensor_map_encode_tiled)(void* map, CuTensorMapType, unsigned rank, const void* tensor, const uint64_t* dims, const uint64_t* strides,
+                                      const unsigned* box, const unsigned* steps, int interleave, CuTensorMapSwizzle, int promotion, int fill) = nullptr;
   CuResult (*launch_kernel_ex)(const CuLaunchConfig*, CuFunction, void** args, void** extra) = nullptr;
 
   int version = 0;  // 13000: CUDA 13.0

@@ -38,12 +38,18 @@ enum CuFunctionAttribute : int {
   kCuFunctionMaxDynamicSharedBytes = 8,
 };
 enum CuPointerAttribute : int { kCuPointerMemoryType = 2, kCuPointerIsManaged = 8, kCuPointerDeviceOrdinal = 9 };
+enum CuTensorMapType : int { kCuTensorMapU8 = 0, kCuTensorMapF16 = 6, kCuTensorMapBf16 = 9 };
+enum CuTensorMapSwizzle : int { kCuTensorMapSwizzleNone = 0, kCuTensorMapSwizzle32 = 1, kCuTensorMapSwizzle64 = 2, kCuTensorMapSwizzle128 = 3 };
+inline constexpr int kCuTensorMapInterleaveNone = 0;
+inline constexpr int kCuTensorMapPromotion256 = 3;  // reads of L2 fetch 256 bytes
+inline constexpr int kCuTensorMapFillZeros = 0;     // elements outside the tensor
 enum CuMemoryType : unsigned { kCuMemoryHost = 1, kCuMemoryDevice = 2, kCuMemoryArray = 3, kCuMemoryUnified = 4 };
 enum CuCaptureStatus : int { kCuCaptureNone = 0, kCuCaptureActive = 1, kCuCaptureInvalidated = 2 };
 enum CuCaptureMode : int { kCuCaptureModeGlobal = 0, kCuCaptureModeThreadLocal = 1, kCuCaptureModeRelaxed = 2 };
 inline constexpr unsigned kCuStreamNonBlocking = 1;
 inline constexpr unsigned kCuEventDefault = 0;
 inline constexpr unsigned kCuEventDisableTiming = 2;
+inline constexpr int kCuLaunchClusterDimension = 4;
 inline constexpr int kCuLaunchProgrammaticStreamSerialization = 6;
 
 struct CuLaunchAttribute {
@@ -51,6 +57,9 @@ struct CuLaunchAttribute {
   char pad[8 - sizeof(int)];
   union {
     char bytes[64];
+    struct {
+      unsigned x, y, z;
+    } cluster;
     int programmatic_stream_serialization_allowed;
   } value;
 };

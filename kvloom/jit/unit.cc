@@ -2,7 +2,7 @@
 
 #include "kvloom/support/format.h"
 
-#include <utility>
+#include <algorithm>
 #include <vector>
 
 namespace kvloom::jit {
@@ -65,28 +65,19 @@ std::string Unit::whole() const {
   return all;
 }
 
-Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const AttendConfigs& configs) {
-  std::string macro = std::string("KVLOOM_") + family + "_";
-  for (char& c : macro) c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : c;
-  std::string text = kvloom::format("// {}\n#include \"kvloom/device/{}/unit.cuh\"\n", key, family) + variant_headers(spec.variant);
-  if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
-  text +=
-      kvloom::format("\nnamespace {{\nusing Variant = {};\nusing Config = kvloom::{}::AttendConfig;\n", variant_type(spec.variant), family);
-  const bool apart = !configs.mixed_memory.empty();
-  for (const auto& [name, config] :
-       {std::pair{"kMemory", &configs.memory}, {"kMixedMemory", &configs.mixed_memory}, {"kCompute", &configs.compute}}) {
-    if (!config->empty()) text += kvloom::format("constexpr Config {}{{{}}};\n", name, *config);
+Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::vector<UnitConfig>& configs, const std::vector<UnitEntry>& entries) {
+  std::string text = kvloom::format("// {}\n", key), constants;
+  for (size_t i = 0; i < configs.size(); ++i) {
+    const UnitConfig& c = configs[i];
+    const bool known = std::any_of(configs.begin(), configs.begin() + std::ptrdiff_t(i), [&](const UnitConfig& before) { return before.family == c.family; });
+    if (!known) text += kvloom::format("#include \"kvloom/device/{}/unit.cuh\"\n", c.family);
+    constants += kvloom::format("[[maybe_unused]] constexpr kvloom::{}::AttendConfig {}{{{}}};\n", c.family, c.name, c.text);
   }
-  const char* const beside = apart ? "kMixedMemory" : "kMemory";
-  text += kvloom::format("}}  // namespace\n\n{}FACTS(kMemory, {}, kCompute, Variant)\n", macro, beside);
+  text += variant_headers(spec.variant);
+  if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
+  text += kvloom::format("\nnamespace {{\nusing Variant = {};\n{}}}  // namespace\n\n", variant_type(spec.variant), constants);
   Unit unit{key, text, {}};
-  const auto add = [&](const char* name, const char* kind, const std::string& of) {
-    unit.entries.push_back({name, kvloom::format("{}{}({}, {}, Variant)\n", macro, kind, name, of)});
-  };
-  add("attend_memory", "ATTEND", "kMemory");
-  add("attend_compute", "ATTEND", "kCompute");
-  add("attend_mixed", "ATTEND_MIXED", std::string(beside) + ", kCompute");
-  if (apart) add("attend_small", "ATTEND", beside);
+  for (const UnitEntry& e : entries) unit.entries.push_back({e.name, kvloom::format("{}({}, {}, Variant)\n", e.macro, e.name, e.configs)});
   return unit;
 }
 

@@ -32,15 +32,22 @@ struct Unit {
   std::string whole() const;
 };
 
-/// The configurations of an attention unit, as designated initialisers: ".head_dim_qk = 128, ...".
-struct AttendConfigs {
-  std::string memory, compute;
-  std::string mixed_memory;  // of the memory class beside the compute class, where that is another; "": the same
+/// Of an attention unit: a configuration of a family, as designated initialisers: ".head_dim_qk = 128, ...".
+struct UnitConfig {
+  std::string family;  // "sm80"
+  std::string name;    // "kMemory"
+  std::string text;
+};
+/// An entry of an attention unit, made by KVLOOM_SM80_ATTEND(name, configs, Variant).
+struct UnitEntry {
+  std::string name;  // "attend_memory"
+  std::string macro;
+  std::string configs;  // names, as the macro takes them
 };
 
-/// One attention unit of a family: its configurations joined with the spec's variant.
+/// One attention unit: configurations joined with the spec's variant.
 /// A user's text stands in it as it is, under its own file name and line numbers.
-Unit attend_unit(const std::string& key, const char* family, const AttentionSpec& spec, const AttendConfigs& configs);
+Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::vector<UnitConfig>& configs, const std::vector<UnitEntry>& entries);
 
 /// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
 Program ops_program();

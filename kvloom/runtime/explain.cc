@@ -57,7 +57,7 @@ std::string class_line(const char* name, const KernelClass& c) {
 
 }  // namespace
 
-std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const SchedulerConfig* memory, const Choice& choice) {
+std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const OwnSchedules& own, const Choice& choice) {
   const Candidate& winner = choice.winner();
   std::string text = kvloom::format("kernel   {}\n", winner.key);
   if (choice.on_gpu()) {
@@ -75,8 +75,11 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
                      config.compute_rows_above);
   text += "  costs that the planner balances, nanoseconds of one CTA, nominal:\n";
   text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
-  if (memory != nullptr) {
-    text += kvloom::format("steps of the memory class alone: {} CTAs\n", memory->num_ctas) + class_line("memory", memory->classes[0]);
+  if (own.memory) {
+    text += kvloom::format("steps of the memory class alone: {} CTAs\n", own.memory->num_ctas) + class_line("memory", own.memory->classes[0]);
+  }
+  if (own.compute) {
+    text += kvloom::format("steps of the compute class alone: {} clusters of CTAs\n", own.compute->num_ctas) + class_line("compute", own.compute->classes[1]);
   }
   text += roof_lines(spec, ridge_of(*winner.kernel, choice.gpu), config.classes[1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {

@@ -8,7 +8,7 @@ namespace kvloom::runtime {
 
 /// Every kernel considered and why it was declined; the tiles; packed rows, FLOP a byte of KV read and the roof that binds, for one new
 /// token a request and for a full tile of the compute class; with fused RoPE, the advice to rotate at append.
-/// `memory`: of steps of the memory class alone, where they have a kernel of their own; else nullptr.
-std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const SchedulerConfig* memory, const Choice& choice);
+/// `own`: of steps of one class alone, where they have kernels of their own.
+std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const OwnSchedules& own, const Choice& choice);
 
 }  // namespace kvloom::runtime

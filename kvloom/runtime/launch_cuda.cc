@@ -2,6 +2,7 @@
 
 #include "kvloom/base/math.h"
 #include "kvloom/plan/packed.h"
+#include "kvloom/runtime/boxes.h"
 #include "kvloom/support/check.h"
 
 #include <cstring>
@@ -54,6 +55,7 @@ void CudaPlan::pack(int64_t& begin, int64_t& end) {
 
 CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec)
     : device_(device),
+      spec_(spec),
       page_size_(uint32_t(spec.page_size)),
       group_size_(uint32_t(spec.group_size())),
       order_(device),
@@ -115,31 +117,39 @@ void CudaRunner::prepare(CudaPlan& plan, jit::CuStream stream) {
   }
 }
 
-void CudaRunner::run(CudaPlan& plan, AttendArgs& args, jit::CuStream stream) {
+void CudaRunner::run(CudaPlan& plan, BoxedAttendArgs& args, jit::CuStream stream) {
   const ContextGuard guard(device_);
   // The layers behind a step's first, in the stream of it: whether or not it is being captured, nothing but the launch is left to do.
   const bool settled = plan.uploaded_ && plan.ready_on_ == stream && has_run_ && ran_on_ == stream && plan.has_run_ && plan.ran_on_ == stream;
   if (!settled) prepare(plan, stream);
-  VariantParams& variant = args.params.variant;
+  VariantParams& variant = args.attend.params.variant;
   if (variant.mask != nullptr) variant.mask_kv_len = reinterpret_cast<const int32_t*>(plan.device_.data());
   launch(plan, args, stream);
 }
 
-void CudaRunner::launch(const CudaPlan& plan, AttendArgs& args, jit::CuStream stream) const {
+void CudaRunner::launch(const CudaPlan& plan, BoxedAttendArgs& boxed, jit::CuStream stream) const {
+  AttendArgs& args = boxed.attend;
   args.plan = plan.device_.data() + plan.layout_.plan;
   args.scratch = scratch_;
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.page_size = page_size_;
   args.group_size = group_size_;
   const AttendModule::Entry& entry = *plan.entry_;
-  const int32_t num_ctas = plan.plan_.header->num_ctas;
-  jit::CuLaunchAttribute early = {};
-  early.id = jit::kCuLaunchProgrammaticStreamSerialization;
-  early.value.programmatic_stream_serialization_allowed = 1;
-  const jit::CuLaunchConfig config = {
-      unsigned(num_ctas),     1, 1, unsigned(entry.threads), 1, 1, unsigned(entry.shared_bytes), stream, early_launch_ ? &early : nullptr,
-      early_launch_ ? 1u : 0u};
-  void* list[] = {&args};
+  if (entry.box_keys > 0) boxed.boxes = make_boxes(spec_, args.params, entry.box_keys, entry.tile_rows);
+  const int32_t num_ctas = plan.plan_.header->num_ctas * entry.cluster;
+  jit::CuLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (early_launch_) {
+    attributes[count].id = jit::kCuLaunchProgrammaticStreamSerialization;
+    attributes[count++].value.programmatic_stream_serialization_allowed = 1;
+  }
+  if (entry.cluster > 1) {
+    attributes[count].id = jit::kCuLaunchClusterDimension;
+    attributes[count++].value.cluster = {unsigned(entry.cluster), 1, 1};
+  }
+  const jit::CuLaunchConfig config = {unsigned(num_ctas),           1,      1,          unsigned(entry.threads), 1, 1,
+                                      unsigned(entry.shared_bytes), stream, attributes, count};
+  void* list[] = {&boxed};
   const jit::CuResult result = driver().launch_kernel_ex(&config, entry.function, list, nullptr);
   if (result == jit::kCuSuccess) [[likely]]
     return;

@@ -2,7 +2,7 @@
 // of a step that was planned two steps ago.
 #pragma once
 
-#include "kvloom/contract/attend_args.h"
+#include "kvloom/contract/attend_boxes.h"
 #include "kvloom/plan/planner.h"
 #include "kvloom/runtime/modules.h"
 
@@ -57,16 +57,17 @@ class CudaRunner {
   void upload(CudaPlan& plan, jit::CuStream stream);
   /// Launches; uploads first where that has not been done. Under capture nothing but the launch is recorded.
   /// `args.params` is set; the rest is set here.
-  void run(CudaPlan& plan, AttendArgs& args, jit::CuStream stream);
+  void run(CudaPlan& plan, BoxedAttendArgs& args, jit::CuStream stream);
 
  private:
   bool is_capturing(jit::CuStream stream) const;
   void copy(CudaPlan& plan, jit::CuStream stream);
   void follow(jit::CuStream earlier, jit::CuStream stream);
   void prepare(CudaPlan& plan, jit::CuStream stream);
-  void launch(const CudaPlan& plan, AttendArgs& args, jit::CuStream stream) const;
+  void launch(const CudaPlan& plan, BoxedAttendArgs& args, jit::CuStream stream) const;
 
   const Device& device_;
+  const AttentionSpec spec_;
   FastDivide page_size_, group_size_;
   Scratch scratch_;
   Event order_;

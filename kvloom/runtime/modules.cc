@@ -14,10 +14,7 @@ namespace {
 using jit::check_driver;
 using jit::driver;
 
-/// Facts of AttendModule::entries, in their order.
-constexpr UnitFacts::Entry UnitFacts::*kFacts[AttendModule::kEntries] = {&UnitFacts::memory, &UnitFacts::compute, &UnitFacts::mixed, &UnitFacts::small};
-
-/// The place among them of a unit's entry "attend_mixed".
+/// The place in AttendModule::entries of a unit's entry "attend_mixed".
 int index_of(const jit::Unit::Entry& entry, const std::string& key) {
   for (int i = 0; i < AttendModule::kEntries; ++i) {
     if (entry.name == std::string("attend_") + AttendModule::kNames[i]) return i;
@@ -25,23 +22,27 @@ int index_of(const jit::Unit::Entry& entry, const std::string& key) {
   fail(ErrorCode::internal, "{}: got an entry {}, wanted one of attention's", key, entry.name);
 }
 
-UnitFacts read_facts(jit::CuModule module, const std::string& key) {
+KernelFacts read_facts(jit::CuModule module, const std::string& key, const std::string& entry) {
+  const std::string name = entry + "_facts";
   jit::CuAddress address = 0;
   size_t bytes = 0;
-  check_driver(driver().module_get_global(&address, &bytes, module, "kvloom_facts"), "cuModuleGetGlobal", key + " has no kvloom_facts");
-  UnitFacts facts{};
-  if (bytes != sizeof facts) fail(ErrorCode::internal, "{}: kvloom_facts: got {} bytes, wanted {}", key, bytes, sizeof facts);
+  check_driver(driver().module_get_global(&address, &bytes, module, name.c_str()), "cuModuleGetGlobal", kvloom::format("{} has no {}", key, name));
+  KernelFacts facts{};
+  if (bytes != sizeof facts) fail(ErrorCode::internal, "{}: {}: got {} bytes, wanted {}", key, name, bytes, sizeof facts);
   check_driver(driver().memcpy_dtoh(&facts, address, sizeof facts), "cuMemcpyDtoH", key);
   return facts;
 }
 
-AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, const char* name, const UnitFacts::Entry& facts,
+AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, const char* name, const KernelFacts& facts,
                                const GpuTarget& target) {
   const jit::Driver& d = driver();
   AttendModule::Entry e;
   check_driver(d.module_get_function(&e.function, module, name), "cuModuleGetFunction", key + ": " + name);
   e.threads = facts.threads;
   e.shared_bytes = facts.shared_bytes;
+  e.cluster = facts.cluster;
+  e.box_keys = facts.box_keys;
+  e.tile_rows = facts.tile_rows;
   if (e.shared_bytes > target.shared_bytes_block) {
     fail(ErrorCode::internal, "{}: {}: got {} bytes of shared memory to ask for, wanted at most {} on {}", key, name, e.shared_bytes,
          target.shared_bytes_block, target.name);
@@ -69,10 +70,10 @@ AttendModule load(const Device& device, const jit::Unit& unit) {
                  unit.key + "; it can't be loaded while a stream of this thread is being captured");
     const jit::Unit::Entry& entry = unit.entries[i];
     const int at = index_of(entry, unit.key);
-    const UnitFacts facts = read_facts(module, unit.key);
-    loaded.entries[at] = make_entry(module, unit.key, entry.name.c_str(), facts.*kFacts[at], device.target());
+    loaded.entries[at] = make_entry(module, unit.key, entry.name.c_str(), read_facts(module, unit.key, entry.name), device.target());
   }
   if (loaded.entries[3].function == nullptr) loaded.entries[3] = loaded.entries[0];
+  if (loaded.entries[2].function == nullptr) loaded.entries[2] = loaded.entries[1];
   return loaded;
 }
 

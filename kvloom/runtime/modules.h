@@ -13,17 +13,19 @@ struct AttendModule {
     int32_t threads = 0;
     int32_t shared_bytes = 0;  // dynamic
     int32_t ctas_per_sm = 0;   // that really fit
+    int32_t cluster = 1, box_keys = 0, tile_rows = 0;  // contract/unit_facts.h
     int32_t registers = 0;
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };
   static constexpr int kEntries = 4;
-  Entry entries[kEntries];  // memory, compute, mixed, small: memory with the tiles that it has in mixed (if those are the same: memory)
+  Entry entries[kEntries];  // memory, compute, mixed (if the unit has none: compute), small: memory with the tiles that it has in mixed (or memory)
 
   static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
 
-  /// Of a step with these classes of items. `own_memory`: it was planned for attend_memory, if it is of the memory class alone.
-  static constexpr int index_of(bool memory, bool compute, bool own_memory) {
-    return memory && compute ? 2 : compute ? 1 : own_memory ? 0 : 3;
+  /// Of a step with these classes of items. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute), if it is of that
+  /// class alone.
+  static constexpr int index_of(bool memory, bool compute, bool own_memory, bool own_compute) {
+    return compute ? (memory || !own_compute ? 2 : 1) : own_memory ? 0 : 3;
   }
 };
 

@@ -4,6 +4,7 @@
 #include "kvloom/cpu/attend.h"
 #include "kvloom/runtime/device.h"
 #include "kvloom/runtime/sm80.h"
+#include "kvloom/runtime/sm90.h"
 #include "kvloom/support/check.h"
 
 namespace kvloom::runtime {
@@ -23,6 +24,8 @@ std::string cpu_refusal(const AttentionSpec& spec) {
 }
 
 constexpr AttendKernel kAttendKernels[] = {
+    {"sm90", Backend::cuda, 4096, 0, {}, nullptr, nullptr, {sm90_refusal, sm90_schedule, sm90_unit},
+     "its results on GPUs are not complete; options.kernel = \"sm90\" takes it"},
     {"sm80", Backend::cuda, 2048, 0, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
     {"cpu-avx512", Backend::cpu, 64, 3, cpu::Target::avx512, cpu_refusal, cpu::attend},
     {"cpu-avx2", Backend::cpu, 32, 3, cpu::Target::avx2, cpu_refusal, cpu::attend},
@@ -38,6 +41,15 @@ cpu::Target wanted_target(const char* wanted) {
   for (int t = 0; t < cpu::kNumTargets; ++t) names += std::string(t ? ", " : "") + cpu::name_of(cpu::Target(t));
   fail(ErrorCode::invalid_argument, "Engine: options.cpu_target: got \"{}\", wanted one of {}; leave it out for the best of this machine",
        wanted, names);
+}
+
+void check_family(const char* wanted) {
+  std::string names;
+  for (const AttendKernel& k : kAttendKernels) {
+    if (wanted == nullptr || k.family == std::string_view(wanted)) return;
+    names += std::string(names.empty() ? "" : ", ") + k.family;
+  }
+  fail(ErrorCode::invalid_argument, "Engine: options.kernel: got \"{}\", wanted one of {}; leave it out for the fastest", wanted, names);
 }
 
 /// The GPU in question. False: there is none; `why` says so.
@@ -57,7 +69,11 @@ class Judge {
 
   const GpuTarget& gpu() const { return gpu_; }
 
-  std::string why_not(const AttendKernel& k) const { return k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k); }
+  std::string why_not(const AttendKernel& k) const {
+    if (wanted_.family != nullptr && k.family != std::string_view(wanted_.family)) return kvloom::format("options.kernel asks for {}", wanted_.family);
+    const std::string why = k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k);
+    return why.empty() && k.withheld != nullptr && wanted_.family == nullptr ? k.withheld : why;
+  }
 
  private:
   std::string why_not_gpu(const AttendKernel& k) const { return has_gpu_ ? k.gpu.refusal(spec_, gpu_, wanted_.fixed_split) : no_gpu_; }
@@ -87,6 +103,7 @@ class Judge {
 Span<const AttendKernel> attend_kernels() { return {kAttendKernels, int64_t(std::size(kAttendKernels))}; }
 
 Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
+  check_family(wanted.family);
   const Judge judge(spec, wanted);
   Choice choice;
   for (const AttendKernel& kernel : attend_kernels()) {

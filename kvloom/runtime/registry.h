@@ -12,6 +12,7 @@
 #include "kvloom/runtime/gpu_target.h"
 #include "kvloom/support/thread_pool.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,13 +22,17 @@ namespace kvloom::runtime {
 using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch,
                            ThreadPool& pool, cpu::Target target, const cpu::UserStage& user);
 
+/// Tiles and costs of steps of one class alone, where they have kernels of their own.
+struct OwnSchedules {
+  std::optional<SchedulerConfig> memory, compute;
+};
+
 /// What a family of GPU kernels brings: plain functions of the spec and the chip.
 struct GpuFamily {
   std::string (*refusal)(const AttentionSpec& spec, const GpuTarget& target,
                          bool fixed_split);  // "" if it runs `spec`, else why not: one clause
-  /// Tiles and costs of steps of all kinds into `config`. True: steps of the memory class alone have kernels of their own, and those of
-  /// these are in `memory`.
-  bool (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config, SchedulerConfig& memory);
+  /// Tiles and costs of steps of all kinds into `config`; what is returned begins as that.
+  OwnSchedules (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
   jit::Unit (*unit)(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 };
 
@@ -41,6 +46,7 @@ struct AttendKernel {
   std::string (*cpu_refusal)(const AttentionSpec&) = nullptr;  // CPU: "" if it runs the spec, else why not
   CpuAttend entry = nullptr;                                   // CPU
   GpuFamily gpu = {};                                          // GPU
+  const char* withheld = nullptr;  // why it is not chosen unless the caller asks for it
 };
 
 /// All attention kernels that this library knows, whatever the machine.
@@ -52,6 +58,7 @@ struct Wanted {
   const char* cpu_target = nullptr;  // by name; nullptr: the best of this machine
   int32_t device = -1;               // ordinal; -1: the current context's, else 0
   const char* cuda_arch = nullptr;   // "sm_90a": choose for this architecture, device or not
+  const char* family = nullptr;      // only this one; nullptr: the fastest
   bool fixed_split = false;          // the key says so where a family has kernels of their own for it
 };
 
@@ -72,7 +79,7 @@ struct Choice {
   bool on_gpu() const { return winner().kernel->backend == Backend::cuda; }
 };
 
-/// Picks the kernel for `spec`. Throws invalid_argument (no such target, device or architecture) or unsupported (every candidate with its
+/// Picks the kernel for `spec`. Throws invalid_argument (no such target, family, device or architecture) or unsupported (every candidate with its
 /// reason).
 Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted);
 

@@ -95,7 +95,7 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   return "";
 }
 
-bool sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config, SchedulerConfig& memory) {
+OwnSchedules sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   const sm80::UnitSpec u = unit_spec(s, g, config.policy == Policy::fixed_split);
   const sm80::AttendConfig alone = sm80::memory_config(u), mixed = sm80::mixed_memory_config(u), compute = sm80::compute_config(u);
   config.compute_rows_above = kMemoryRows;
@@ -106,22 +106,35 @@ bool sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& 
       int64_t(mixed.tile_kv) * config.classes[0].cost_per_token;  // a tile: no CTA is to have more than that above the mean
   config.classes[1] = compute_class(s, compute);
   config.num_ctas = g.num_sms * min_of(mixed.ctas_per_sm, compute.ctas_per_sm);
-  if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return false;
-  memory = config;
+  if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return {};
+  return {sm80_memory_schedule(s, g, config), {}};
+}
+
+SchedulerConfig sm80_memory_schedule(const AttentionSpec& s, const GpuTarget& g, const SchedulerConfig& config) {
+  const sm80::AttendConfig alone = sm80::memory_config(unit_spec(s, g, config.policy == Policy::fixed_split));
+  SchedulerConfig memory = config;
   memory.classes[0] = memory_class(s, alone);
   memory.num_ctas = g.num_sms * alone.ctas_per_sm;
-  return true;
+  return memory;
+}
+
+Sm80Texts sm80_texts(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
+  Sm80Texts t{config_text(sm80::memory_config(u)), config_text(sm80::mixed_memory_config(u)), config_text(sm80::compute_config(u))};
+  if (t.mixed_memory == t.memory) t.mixed_memory.clear();
+  return t;
 }
 
 jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
-  // Order, windows and sinks are data of every kernel: all of their spellings are one unit.
-  AttentionSpec code = s;
-  code.variant.range = {};
-  code.variant.sink = false;
-  const std::string key = kernel_key("attend", "sm80", code, fixed_split);
-  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  const std::string memory = config_text(sm80::memory_config(u)), mixed = config_text(sm80::mixed_memory_config(u));
-  return jit::attend_unit(key, "sm80", s, {memory, config_text(sm80::compute_config(u)), mixed == memory ? "" : mixed});
+  const Sm80Texts t = sm80_texts(s, g, fixed_split);
+  const bool apart = !t.mixed_memory.empty();
+  std::vector<jit::UnitConfig> configs{{"sm80", "kMemory", t.memory}, {"sm80", "kCompute", t.compute}};
+  if (apart) configs.push_back({"sm80", "kMixedMemory", t.mixed_memory});
+  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_SM80_ATTEND", "kMemory"},
+                                      {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
+                                      {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", apart ? "kMixedMemory, kCompute" : "kMemory, kCompute"}};
+  if (apart) entries.push_back({"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"});
+  return jit::attend_unit(unit_key("sm80", s, fixed_split), s, configs, entries);
 }
 
 }  // namespace kvloom::runtime

@@ -5,6 +5,7 @@
 #include "kvloom/jit/unit.h"
 #include "kvloom/plan/scheduler_config.h"
 #include "kvloom/runtime/gpu_target.h"
+#include "kvloom/runtime/registry.h"
 
 #include <string>
 
@@ -14,7 +15,15 @@ namespace kvloom::runtime {
 std::string sm80_refusal(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 
 /// Tiles and costs of both classes for config.policy. num_ctas is set as far as it is known without a device.
-bool sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config, SchedulerConfig& memory);
+OwnSchedules sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
+/// Of steps of nothing but few rows, on kernels of their own.
+SchedulerConfig sm80_memory_schedule(const AttentionSpec& spec, const GpuTarget& target, const SchedulerConfig& config);
+
+/// Its configurations, as text. `mixed_memory`: of class 0 beside class 1; "": the same as alone.
+struct Sm80Texts {
+  std::string memory, mixed_memory, compute;
+};
+Sm80Texts sm80_texts(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 
 /// The unit of `spec`. `fixed_split`: its plans are made by that policy.
 jit::Unit sm80_unit(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);

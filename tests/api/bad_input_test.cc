@@ -91,6 +91,8 @@ const BadInput kBadEngines[] = {
     {"SplitNotATile", kInvalid, "split_tokens: got 100, wanted a multiple of", [](Bench& s) { s.options.split_tokens = 100; }},
     {"UnknownTarget", kInvalid, "cpu_target: got \"sse9\", wanted one of portable, avx2, avx512",
      [](Bench& s) { s.options.cpu_target = "sse9"; }},
+    {"UnknownKernel", kInvalid, "options.kernel: got \"sm95\", wanted one of sm90, sm80, cpu-avx512, cpu-avx2, cpu-portable; leave it out",
+     [](Bench& s) { s.options.kernel = "sm95"; }},
     {"WorkspaceWithoutMemory", kInvalid, "workspace.data: got a null pointer with 4096 bytes",
      [](Bench& s) {
        s.workspace = {nullptr, 4096};

@@ -201,6 +201,13 @@ static int other_headers(void) {
   EXPECT(kvloom_workspace_size(&spec, &capacity, &longer.known, &bytes) == KVLOOM_OK && bytes == plain);
   longer.unknown = 1;
   EXPECT(kvloom_workspace_size(&spec, &capacity, &longer.known, &bytes) == KVLOOM_UNSUPPORTED);
+  options.kernel = "sm95";
+  EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_INVALID_ARGUMENT);
+  EXPECT(strstr(kvloom_last_error(), "options.kernel: got \"sm95\", wanted one of sm90, sm80") != NULL);
+  options.kernel = "sm80"; /* one that this engine, on the CPU, can't have */
+  EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_UNSUPPORTED);
+  options.struct_size = offsetof(kvloom_options, kernel); /* a caller from before there was a choice */
+  EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_OK && bytes == plain);
   options.struct_size = offsetof(kvloom_options, device); /* a caller of the first release */
   options.device = 77;
   EXPECT(kvloom_workspace_size(&spec, &capacity, &options, &bytes) == KVLOOM_OK && bytes == plain);

@@ -32,6 +32,32 @@ TEST(BenchCommand, APresetThatIsNotThereIsAWrongCommandLine) {
   EXPECT_TRUE(contains(cpu.err(), "--preset: got it with --backend cpu, wanted --backend cuda")) << cpu.err();
 }
 
+// The same option in every command that takes it.
+TEST(KernelOption, AFamilyThatIsNotThereIsAWrongCommandLine) {
+  for (const char* command : {"bench", "explain", "replay", "check"}) {
+    std::vector<std::string> words = {command, "--backend", "cuda", "--kernel", "sm95"};
+    if (std::string(command) == "explain") words.insert(words.end(), {"--kv-len", "100"});
+    Tool wrong(words);
+    EXPECT_EQ(wrong.wait(), 2) << command;
+    EXPECT_TRUE(contains(wrong.err(), "--kernel: got 'sm95', wanted one of sm90, sm80")) << command << ": " << wrong.err();
+  }
+  for (const char* command : {"bench", "explain", "replay"}) {
+    std::vector<std::string> words = {command, "--kernel", "sm80"};
+    if (std::string(command) == "explain") words.insert(words.end(), {"--kv-len", "100"});
+    Tool cpu(words);
+    EXPECT_EQ(cpu.wait(), 2) << command;
+    EXPECT_TRUE(contains(cpu.err(), "--kernel: got it with --backend cpu, wanted --backend cuda")) << command << ": " << cpu.err();
+  }
+}
+
+TEST(KernelOption, ExplainTakesTheFamily) {
+  for (const char* family : {"sm80", "sm90"}) {
+    Tool explain({"explain", "--backend", "cuda", "--arch", "sm_90a", "--kv-len", "1000", "--q-len", "100", "--kernel", family});
+    EXPECT_EQ(explain.wait(), 0) << explain.err();
+    EXPECT_TRUE(contains(explain.out(), std::string("kernel attend.") + family + ".bf16.d128.paged.causal")) << explain.out();
+  }
+}
+
 TEST(BenchCommand, ListsItsRowsWithoutAGpu) {
   Tool list({"bench", "--backend", "cuda", "--list", "--preset", "hopper,paper", "--json", "@/rows.json"});
   EXPECT_EQ(list.wait(), 0) << list.err();

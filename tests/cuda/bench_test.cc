@@ -137,6 +137,17 @@ TEST_F(CudaBench, ARowThatCanNotRunSaysWhyAndTheOthersStand) {
   EXPECT_EQ(measure(bench, small_shape()).why, "");
 }
 
+TEST_F(CudaBench, TheFamilyThatIsAskedFor) {
+  GpuBenchOptions o = quick();
+  for (const char* family : {"sm80", "sm90"}) {
+    o.kernel = family;
+    GpuBench bench(o);
+    const GpuBenchRow row = measure(bench, small_shape());
+    EXPECT_EQ(row.why, "");
+    EXPECT_EQ(row.key.rfind(std::string("attend.") + family + ".", 0), 0u) << row.key;
+  }
+}
+
 TEST_F(CudaBench, AClockThatCanNotBeIsNotReported) {
   const Environment fast("FAKE_SM_MHZ", "2500");  // the chip has 1980
   GpuBench bench(quick());

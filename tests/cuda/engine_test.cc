@@ -276,6 +276,23 @@ TEST_F(CudaEngine, AutomaticTakesTheGpuWhereItCan) {
   EXPECT_TRUE(has(engine.explain(), "declined attend.sm80.f32.o-bf16.d64.paged.causal: q is f32, wanted f16 or bf16")) << engine.explain();
 }
 
+TEST_F(CudaEngine, KernelIsTheCallersChoice) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_90a";
+  for (const char* family : {"sm90", "sm80"}) {
+    options.kernel = family;
+    EXPECT_EQ(Engine(gpu_spec(), large(), options).kernel_key(), std::string("attend.") + family + ".bf16.d64.paged.causal");
+  }
+  const Engine engine(gpu_spec(), large(), options);
+  EXPECT_TRUE(has(engine.explain(), "declined attend.sm90.bf16.d64.paged.causal: options.kernel asks for sm80")) << engine.explain();
+  options.kernel = "sm90";
+  AttentionSpec spec = gpu_spec();
+  spec.page_size = 12;
+  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "attend.sm90.bf16.d64.paged.causal: page_size 12: wanted a multiple of 8"));
+  options.kernel = "sm95";
+  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::invalid_argument), "options.kernel: got \"sm95\", wanted one of sm90, sm80"));
+}
+
 TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   EngineOptions options = cuda_options();
   options.cuda_arch = "sm_90a";

@@ -4,54 +4,21 @@
 #include "kvloom/jit/driver_types.h"
 #include "tests/cuda/fake_cubin.h"
 #include "tests/cuda/fake_kernels.h"
-
-#include <sys/mman.h>
+#include "tests/cuda/fake_machine.h"
+#include "tests/cuda/fake_tensor_map.h"
 
 #include <cstdio>
-#include <cstdlib>
-#include <deque>
-#include <functional>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <vector>
 
 namespace {
 
-/// Things that live as long as the process, where a leak checker finds them.
-template <class T>
-T keep(T p) {
-  static std::mutex mutex;
-  static auto* const all = new std::vector<void*>;
-  std::lock_guard lock(mutex);
-  all->push_back(reinterpret_cast<void*>(p));
-  return p;
-}
-
 using namespace kvloom;
 using namespace kvloom::jit;
+using namespace kvloom::test::fake;
 
-constexpr CuResult kInvalid = 1, kNotPermitted = 800, kCaptureUnsupported = 900, kNotFound = 500;
-constexpr int kDevices = 2;
-constexpr size_t kPage = 4096;
-
-struct Stream;
-struct FakeEvent {
-  Stream* stream = nullptr;
-  long long recorded = 0;  // records put into streams
-  long long done = 0;      // of those, reached
-};
-struct Operation {
-  std::function<void()> work;
-  FakeEvent* reaches = nullptr;  // a record
-  long long number = 0;
-  FakeEvent* waits = nullptr;  // a wait, for record `number` of that event in `other`
-  Stream* other = nullptr;
-};
-struct Stream {
-  std::deque<Operation> queue;
-  bool capturing = false;
-  std::vector<Operation> captured;
-};
 struct Graph {
   std::vector<Operation> operations;
 };
@@ -62,97 +29,13 @@ struct Function {
   Module* module;
   std::string name;
 };
-struct Block {
-  size_t bytes, mapped;
-  bool pinned;
-  int device;
-};
 
 std::recursive_mutex mutex;
-Stream default_stream;
-std::map<uintptr_t, Block> blocks;
 std::map<std::string, long long> counts;
-long long free_bytes = 1LL << 34;
 std::string last_entry;
 AttentionSpec spec_override;
 bool has_spec_override = false;
-int last_early = 0, open_depth = 0, occupancy = -1;
-thread_local std::vector<CuContext> contexts;
-int context_tags[kDevices];
-
-CuContext context_of(int device) { return reinterpret_cast<CuContext>(&context_tags[device]); }
-int current_device() { return contexts.empty() ? 0 : int(reinterpret_cast<int*>(contexts.back()) - context_tags); }
-Stream* of(CuStream s) { return s == nullptr ? &default_stream : reinterpret_cast<Stream*>(s); }
-void touch(bool allowed) {
-  for (auto& [address, b] : blocks) {
-    if (!b.pinned) mprotect(reinterpret_cast<void*>(address), b.mapped, allowed ? PROT_READ | PROT_WRITE : PROT_NONE);
-  }
-}
-/// Device memory is open while work is done, and only then.
-struct Open {
-  Open() {
-    if (open_depth++ == 0) touch(true);
-  }
-  ~Open() {
-    if (--open_depth == 0) touch(false);
-  }
-};
-
-void drain(Stream& s, FakeEvent* until = nullptr, long long number = 0) {
-  if (s.queue.empty()) return;
-  const Open open;
-  while (!s.queue.empty() && !(until != nullptr && until->done >= number)) {
-    Operation op = std::move(s.queue.front());
-    s.queue.pop_front();
-    if (op.waits != nullptr && op.waits->done < op.number) drain(*op.other, op.waits, op.number);
-    if (op.work) op.work();
-    if (op.reaches != nullptr) op.reaches->done = std::max(op.reaches->done, op.number);
-  }
-}
-std::vector<Stream*>& all_streams() {
-  static std::vector<Stream*> list{&default_stream};
-  return list;
-}
-void drain_all() {
-  for (Stream* s : all_streams()) drain(*s);
-}
-bool anything_capturing() {
-  for (Stream* s : all_streams()) {
-    if (s->capturing) return true;
-  }
-  return false;
-}
-void put(CuStream stream, Operation op) {
-  Stream* s = of(stream);
-  if (s->capturing) {
-    s->captured.push_back(std::move(op));
-  } else {
-    s->queue.push_back(std::move(op));
-  }
-}
-CuResult allocate(size_t bytes, bool pinned, uintptr_t& address) {
-  if (anything_capturing()) return kCaptureUnsupported;
-  if (!pinned && (long long)bytes > free_bytes) return kCuOutOfMemory;
-  const size_t mapped = (bytes + kPage - 1) / kPage * kPage;
-  void* p = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  address = reinterpret_cast<uintptr_t>(p);
-  blocks[address] = {bytes, mapped, pinned, current_device()};
-  if (!pinned) {
-    std::memset(p, 0xff, mapped);
-    if (open_depth == 0) mprotect(p, mapped, PROT_NONE);
-    free_bytes -= (long long)bytes;
-  }
-  return kCuSuccess;
-}
-CuResult release(uintptr_t address) {
-  const auto at = blocks.find(address);
-  if (at == blocks.end()) return kInvalid;
-  drain_all();
-  munmap(reinterpret_cast<void*>(address), at->second.mapped);
-  if (!at->second.pinned) free_bytes += (long long)at->second.bytes;
-  blocks.erase(at);
-  return kCuSuccess;
-}
+int last_early = 0, occupancy = -1;
 
 }  // namespace
 
@@ -164,7 +47,7 @@ extern "C" {
 
 void fake_reset() {
   counts.clear();
-  free_bytes = 1LL << 34;
+  free_bytes = kDeviceBytes;
 }
 void fake_set_spec(const AttentionSpec* spec) {
   has_spec_override = spec != nullptr;
@@ -206,7 +89,7 @@ CuResult cuDeviceGetAttribute(int* v, CuDeviceAttribute a, CuDevice) {
       return *v = 1000, kCuSuccess;
   }
 }
-CuResult cuDeviceTotalMem_v2(size_t* n, CuDevice) { return *n = size_t(1) << 34, kCuSuccess; }
+CuResult cuDeviceTotalMem_v2(size_t* n, CuDevice) { return *n = size_t(kDeviceBytes), kCuSuccess; }
 CuResult cuDevicePrimaryCtxRetain(CuContext* c, CuDevice d) { return *c = context_of(d), kCuSuccess; }
 CuResult cuDevicePrimaryCtxRelease_v2(CuDevice) { return kCuSuccess; }
 CuResult cuCtxPushCurrent_v2(CuContext c) { return contexts.push_back(c), kCuSuccess; }
@@ -230,9 +113,15 @@ CuResult cuModuleGetFunction(CuFunction* f, CuModule m, const char* name) {
   return *f = reinterpret_cast<CuFunction>(keep(new Function{reinterpret_cast<Module*>(m), name})), kCuSuccess;
 }
 CuResult cuModuleGetGlobal_v2(CuAddress* a, size_t* bytes, CuModule m, const char* name) {
-  if (std::string(name) != "kvloom_facts") return kNotFound;
-  *a = reinterpret_cast<CuAddress>(&reinterpret_cast<Module*>(m)->cubin.facts);
-  return *bytes = sizeof(test::FakeCubin::facts), kCuSuccess;
+  test::FakeCubin& cubin = reinterpret_cast<Module*>(m)->cubin;
+  const std::map<std::string, KernelFacts*> all = {{"attend_memory_facts", &cubin.memory},
+                                                   {"attend_compute_facts", &cubin.compute},
+                                                   {"attend_mixed_facts", &cubin.mixed},
+                                                   {"attend_small_facts", &cubin.small}};
+  const auto found = all.find(name);
+  if (found == all.end()) return kNotFound;
+  *a = reinterpret_cast<CuAddress>(found->second);
+  return *bytes = sizeof(KernelFacts), kCuSuccess;
 }
 CuResult cuFuncGetAttribute(int* v, CuFunctionAttribute a, CuFunction) { return *v = a == kCuFunctionRegisters ? 128 : 0, kCuSuccess; }
 CuResult cuFuncSetAttribute(CuFunction, CuFunctionAttribute, int) { return kCuSuccess; }
@@ -249,7 +138,7 @@ CuResult cuMemFree_v2(CuAddress a) {
   LOCKED("cuMemFree");
   return release(a);
 }
-CuResult cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = size_t(free_bytes), *total = size_t(1) << 34, kCuSuccess; }
+CuResult cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = size_t(free_bytes), *total = size_t(kDeviceBytes), kCuSuccess; }
 CuResult cuMemHostAlloc(void** p, size_t bytes, unsigned) {
   LOCKED("cuMemHostAlloc");
   uintptr_t at = 0;
@@ -375,17 +264,40 @@ CuResult cuEventSynchronize(CuEvent e) {
   return kCuSuccess;
 }
 CuResult cuEventElapsedTime(float* ms, CuEvent, CuEvent) { return *ms = 1.0f, kCuSuccess; }
+CuResult cuTensorMapEncodeTiled(void* map, int, unsigned rank, void* tensor, const uint64_t* dims, const uint64_t* strides, const unsigned* box,
+                                const unsigned*, int, int swizzle, int, int) {
+  LOCKED("cuTensorMapEncodeTiled");
+  if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0) return kInvalid;
+  for (unsigned i = 0; i < rank; ++i) {
+    if (dims[i] == 0 || dims[i] > 1ull << 32 || box[i] == 0 || box[i] > 256) return kInvalid;
+    if (i + 1 < rank && (strides[i] == 0 || strides[i] % 16 != 0 || strides[i] >= 1ull << 40)) return kInvalid;
+  }
+  test::FakeTensorMap m{static_cast<const char*>(tensor), {}, {}, {}, uint16_t(swizzle == 0 ? 0 : 16 << swizzle)};
+  for (unsigned i = 0; i < rank; ++i) {
+    m.dims[i] = uint32_t(dims[i]), m.box[i] = uint16_t(box[i]);
+    if (i + 1 < rank) m.strides[i] = strides[i];
+  }
+  std::memset(map, 0, 128);
+  return std::memcpy(map, &m, sizeof m), kCuSuccess;
+}
 CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, void**) {
   LOCKED("cuLaunchKernelEx");
   const Function function = *reinterpret_cast<Function*>(f);
   test::KernelCall call;
   if (!test::find_kernel(function.name, list[0], call)) return kNotFound;
-  call.grid = c->grid_x;
+  unsigned cluster = 1;
+  last_early = 0;
+  for (unsigned i = 0; i < c->num_attributes; ++i) {
+    const CuLaunchAttribute& a = c->attributes[i];
+    if (a.id == kCuLaunchProgrammaticStreamSerialization) last_early = a.value.programmatic_stream_serialization_allowed;
+    if (a.id == kCuLaunchClusterDimension) cluster = a.value.cluster.x;
+  }
+  if (c->grid_x % cluster != 0) return kInvalid;
+  call.grid = c->grid_x / cluster;
   call.block = c->block_x;
+  call.boxed = (function.name == "attend_compute" && function.module->cubin.compute.box_keys > 0) || (function.name == "attend_mixed" && function.module->cubin.mixed.box_keys > 0);
   call.spec = has_spec_override ? spec_override : function.module->cubin.spec;
   last_entry = function.name;
-  last_early = c->num_attributes == 1 && c->attributes[0].id == kCuLaunchProgrammaticStreamSerialization &&
-               c->attributes[0].value.programmatic_stream_serialization_allowed == 1;
   put(c->stream, {[call] { call.run(call); }});
   return kCuSuccess;
 }

@@ -1,7 +1,9 @@
 #include "tests/cuda/fake_gpu.h"
 
 #include "kvloom/jit/compile.h"
+#include "kvloom/runtime/device.h"
 #include "kvloom/runtime/registry.h"
+#include "kvloom/runtime/sm90.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -22,6 +24,13 @@ std::string cache_folder() {
   return path;
 }
 
+/// Another fake driver may take the place of ours: one that runs kernels on an emulated GPU (lab/sm90).
+const char* driver_file() {
+  const char* other = std::getenv("KVLOOM_TEST_DRIVER");
+  return other != nullptr ? other : KVLOOM_FAKE_DRIVER;
+}
+bool is_emulated() { return std::getenv("KVLOOM_TEST_DRIVER") != nullptr; }
+
 bool wants_real_gpu() {
   const char* word = std::getenv("KVLOOM_TEST_GPU");
   return word != nullptr && std::string(word) == "1";
@@ -30,7 +39,7 @@ bool wants_real_gpu() {
 /// Before main: the driver is looked for once a process.
 const bool environment_set = [] {
   if (wants_real_gpu()) return false;
-  ::setenv("KVLOOM_CUDA_DRIVER", KVLOOM_FAKE_DRIVER, 1);
+  ::setenv("KVLOOM_CUDA_DRIVER", driver_file(), 1);
   ::setenv("KVLOOM_CACHE_DIR", cache_folder().c_str(), 1);
   ::setenv("KVLOOM_NO_JIT", "1", 1);
   return true;
@@ -40,7 +49,7 @@ const bool environment_set = [] {
 
 FakeGpu::FakeGpu() {
   if (wants_real_gpu()) return;
-  void* library = ::dlopen(KVLOOM_FAKE_DRIVER, RTLD_NOW | RTLD_LOCAL);
+  void* library = ::dlopen(driver_file(), RTLD_NOW | RTLD_LOCAL);
   const auto find = [&](auto& to, const char* name) { to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, name)); };
   find(controls_.reset, "fake_reset");
   find(controls_.count, "fake_count");
@@ -58,16 +67,24 @@ FakeGpu& FakeGpu::get() {
 
 void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shared_bytes) {
   if (!is_fake()) return;
-  const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, fixed_split});
-  FakeCubin cubin;
-  cubin.spec = spec;
-  for (UnitFacts::Entry* entry : {&cubin.facts.memory, &cubin.facts.compute, &cubin.facts.mixed}) {
-    if (shared_bytes > 0) entry->shared_bytes = shared_bytes;
-  }
-  for (const jit::Program& program : choice.unit.programs()) {
-    jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
-    name.compiler = "fake";
-    ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
+  for (const char* family : {"sm80", "sm90"}) {
+    if (family == std::string("sm90") && !runtime::sm90_refusal(spec, runtime::Device::get(0).target(), fixed_split).empty()) continue;
+    const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, family, fixed_split});
+    FakeCubin cubin;
+    cubin.spec = spec;
+    if (choice.winner().kernel->family == std::string("sm90")) {  // as its kernels are
+      const int32_t rows = spec.head_dim_qk == 64 && spec.head_dim_vo == 64 ? 192 : 128;
+      cubin.compute = is_emulated() ? KernelFacts{640, 210000, 1, 1, 16, 2 * rows} : KernelFacts{384, 210000, 1, 2, 32, rows};
+      cubin.mixed = {384, 210000, 1, 1, 32, rows};
+    }
+    for (KernelFacts* entry : {&cubin.memory, &cubin.compute, &cubin.mixed}) {
+      if (shared_bytes > 0) entry->shared_bytes = shared_bytes;
+    }
+    for (const jit::Program& program : choice.unit.programs()) {
+      jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
+      name.compiler = "fake";
+      ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
+    }
   }
 }
 
@@ -131,7 +148,7 @@ void GpuStep::refill(const Step& other) {
   buffers_[0].upload(other.q.bytes.data(), int64_t(other.q.bytes.size()));
   buffers_[1].upload(other.k.bytes.data(), int64_t(other.k.bytes.size()));
   buffers_[2].upload(other.v.bytes.data(), int64_t(other.v.bytes.size()));
-  buffers_[3].upload(other.pages.data(), int64_t(other.pages.size()) * 4);
+  if (tensors.pages.given()) buffers_[3].upload(other.pages.data(), int64_t(other.pages.size()) * 4);
   poison();
 }
 

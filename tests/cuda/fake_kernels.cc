@@ -3,7 +3,7 @@
 #include "tests/cuda/fake_kernels.h"
 
 #include "cli/bench/gpu_timing.h"
-#include "kvloom/contract/attend_args.h"
+#include "kvloom/contract/attend_boxes.h"
 #include "kvloom/contract/op_args.h"
 #include "kvloom/cpu/append_kv.h"
 #include "kvloom/cpu/attend.h"
@@ -34,6 +34,7 @@ void atomicAdd(unsigned long long* to, unsigned long long value) { *to += value;
 #include "cli/replay/gpu_kernels.cuh"
 
 namespace kvloom::test {
+bool (*emulate)(const KernelCall& call) = nullptr;
 namespace {
 
 void run_attend(const KernelCall& call) {
@@ -60,6 +61,7 @@ void run_attend(const KernelCall& call) {
     std::fprintf(stderr, "fake driver: counter %lld is not zero before a launch\n", (long long)u);
     std::abort();
   }
+  if (emulate != nullptr && emulate(call)) return;
   const cpu::Target target = cpu::best_target();
   const cpu::UserStage user = spec.variant.user ? runtime::user_stage(spec.variant, target) : cpu::UserStage();
   cpu::attend(spec, plan, args.params, args.scratch, pool, target, user);
@@ -107,10 +109,10 @@ struct Entry {
   void (*run)(const KernelCall&);
 };
 constexpr Entry kEntries[] = {
-    {"attend_memory", sizeof(AttendArgs), run_attend},
-    {"attend_compute", sizeof(AttendArgs), run_attend},
-    {"attend_mixed", sizeof(AttendArgs), run_attend},
-    {"attend_small", sizeof(AttendArgs), run_attend},
+    {"attend_memory", sizeof(BoxedAttendArgs), run_attend},
+    {"attend_compute", sizeof(BoxedAttendArgs), run_attend},
+    {"attend_mixed", sizeof(BoxedAttendArgs), run_attend},
+    {"attend_small", sizeof(BoxedAttendArgs), run_attend},
     {"append_kv", sizeof(AppendArgs), run_append},
     {"apply_rope", sizeof(RopeArgs), run_rope},
     {"merge_states", sizeof(MergeArgs), run_merge},

@@ -15,12 +15,16 @@ struct KernelCall {
   std::vector<char> argument;  // every kernel of ours takes one struct
   unsigned grid = 1, block = 1;
   AttentionSpec spec;  // attention: what it computes
+  bool boxed = false;  // attention: of a family that takes BoxedAttendArgs
 
   template <class T>
   T as() const {
     return *reinterpret_cast<const T*>(argument.data());
   }
 };
+
+/// Runs attention instead of the CPU backend where it can; nullptr: there is nothing that could. lab/sm90 sets it.
+extern bool (*emulate)(const KernelCall& call);
 
 /// False if there is no such kernel.
 bool find_kernel(const std::string& name, const void* argument, KernelCall& call);

@@ -117,6 +117,17 @@ TEST_F(CudaReplay, MeasuredClock) {
   EXPECT_LE(r.hidden_plan_us, r.plan_us_total);
 }
 
+TEST_F(CudaReplay, TheFamilyThatIsAskedFor) {
+  for (const char* family : {"sm80", "sm90"}) {
+    ReplayOptions o = on_gpu(options());
+    o.requests = 2;
+    o.engine.kernel = family;
+    const Report r = run_replay(o, kNever, nullptr);
+    EXPECT_EQ(r.kernel_keys.rfind(std::string("attend.") + family + ".", 0), 0u) << r.kernel_keys;
+    EXPECT_EQ(r.fault(), "");
+  }
+}
+
 // What stands in the pages is what the CPU's pages hold, poison included.
 TEST_F(CudaReplay, PagesHoldTheSameBytes) {
   const Model model = find_model("smollm2-135m");

@@ -3,7 +3,9 @@
 #include "cli/check/case_json.h"
 #include "cli/check/gpu_case.h"
 #include "cli/check/run_case.h"
+#include "kvloom/runtime/device.h"
 #include "kvloom/runtime/registry.h"
+#include "kvloom/runtime/sm90.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/support/source_file.h"
 
@@ -29,7 +31,7 @@ const std::vector<check::Case>& table() {
 /// Why no GPU kernel runs `spec`; "" if one does.
 std::string refusal_of(const AttentionSpec& spec) {
   try {
-    runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, false});
+    runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, nullptr, false});
     return "";
   } catch (const Error& e) {
     return e.what();
@@ -58,10 +60,16 @@ TEST_P(GpuTable, AgreesWithRefUnderEverySchedule) {
   check::CaseOptions options;
   options.gpu = true;
   if (gpu.is_fake()) options.schedules = {{Policy::automatic, 7, LevelMode::automatic}, {Policy::fixed_split, 132, LevelMode::automatic}};
-  const check::CaseResult r = check::run_case(c, options);
+  // Both families where both have a kernel.
+  const bool both = runtime::sm90_refusal(c.spec, runtime::Device::get(0).target(), false).empty();
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && !both) continue;
+    options.kernel = kernel;
+    const check::CaseResult r = check::run_case(c, options);
+    EXPECT_EQ(r.errors.fault, "") << r.key << ": " << check::describe(c) << ", policy " << name_of(r.failed.policy) << ", " << r.failed.ctas << " CTAs";
+    EXPECT_GT(r.runs, 0);
+  }
   gpu.set_spec(nullptr);
-  EXPECT_EQ(r.errors.fault, "") << check::describe(c) << ", policy " << name_of(r.failed.policy) << ", " << r.failed.ctas << " CTAs";
-  EXPECT_GT(r.runs, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GpuTable, testing::Range<size_t>(0, table().size()), [](const auto& info) {

@@ -113,31 +113,32 @@ TEST(Unit, ReadsAsAPersonWouldWriteIt) {
   AttentionSpec spec;
   spec.variant.alibi = true;
   spec.variant.soft_cap = 30.0f;
-  const Unit unit = attend_unit("attend.sm80.bf16.d128.paged.alibi.softcap", "sm80", spec,
-                                {".tile_rows = 16", ".tile_rows = 64", ".tile_rows = 16, .tile_kv = 32"});
+  const Unit unit = attend_unit("attend.sm90.bf16.d128.paged.alibi.softcap", spec,
+                                {{"sm80", "kMemory", ".tile_rows = 16"}, {"sm90", "kCompute", ".tile_rows = 64"}, {"sm80", "kOther", ".tile_kv = 32"}},
+                                {{"attend_memory", "KVLOOM_SM80_ATTEND", "kMemory"},
+                                 {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"},
+                                 {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kOther, kMemory"}});
   EXPECT_EQ(unit.whole(),
-            "// attend.sm80.bf16.d128.paged.alibi.softcap\n"
+            "// attend.sm90.bf16.d128.paged.alibi.softcap\n"
             "#include \"kvloom/device/sm80/unit.cuh\"\n"
+            "#include \"kvloom/device/sm90/unit.cuh\"\n"
             "#include \"kvloom/variants/alibi.h\"\n"
             "#include \"kvloom/variants/soft_cap.h\"\n"
             "#include \"kvloom/variants/compose.h\"\n"
             "\n"
             "namespace {\n"
             "using Variant = kvloom::variants::Compose<kvloom::variants::Alibi, kvloom::variants::SoftCap>;\n"
-            "using Config = kvloom::sm80::AttendConfig;\n"
-            "constexpr Config kMemory{.tile_rows = 16};\n"
-            "constexpr Config kMixedMemory{.tile_rows = 16, .tile_kv = 32};\n"
-            "constexpr Config kCompute{.tile_rows = 64};\n"
+            "[[maybe_unused]] constexpr kvloom::sm80::AttendConfig kMemory{.tile_rows = 16};\n"
+            "[[maybe_unused]] constexpr kvloom::sm90::AttendConfig kCompute{.tile_rows = 64};\n"
+            "[[maybe_unused]] constexpr kvloom::sm80::AttendConfig kOther{.tile_kv = 32};\n"
             "}  // namespace\n"
             "\n"
-            "KVLOOM_SM80_FACTS(kMemory, kMixedMemory, kCompute, Variant)\n"
             "KVLOOM_SM80_ATTEND(attend_memory, kMemory, Variant)\n"
-            "KVLOOM_SM80_ATTEND(attend_compute, kCompute, Variant)\n"
-            "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n"
-            "KVLOOM_SM80_ATTEND(attend_small, kMixedMemory, Variant)\n");
-  ASSERT_EQ(unit.programs().size(), 4u);
-  EXPECT_EQ(unit.programs()[2].key, "attend.sm80.bf16.d128.paged.alibi.softcap:attend_mixed");
-  EXPECT_EQ(unit.programs()[2].text, unit.text + "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n");
+            "KVLOOM_SM90_ATTEND(attend_compute, kCompute, Variant)\n"
+            "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kOther, kMemory, Variant)\n");
+  ASSERT_EQ(unit.programs().size(), 3u);
+  EXPECT_EQ(unit.programs()[2].key, "attend.sm90.bf16.d128.paged.alibi.softcap:attend_mixed");
+  EXPECT_EQ(unit.programs()[2].text, unit.text + "KVLOOM_SM80_ATTEND_MIXED(attend_mixed, kOther, kMemory, Variant)\n");
 }
 
 TEST(Unit, VariantsAreComposedInOrder) {

@@ -122,10 +122,9 @@ struct MergedDims {
 };
 
 /// Four dims of a row, d0 .. d0 + 3 (none where d0 >= dims), merged in list order. How the weights come about: `kSum`: all are 1. In turn
-/// (fixed_split): the left fold of chunks. Else some partials at a time, by their common maximum.
-template <bool kSum, bool kInTurn>
+/// (fixed_split): the left fold of chunks. Else kInFlight partials at a time, by their common maximum: a merge is a wait for L2, over and over.
+template <bool kSum, bool kInTurn, int kInFlight>
 __device__ __forceinline__ MergedDims merge_dims(const Scratch& scratch, const RowPartials& row, int dims, int d0) {
-  constexpr int kInFlight = kInTurn ? 4 : 16;  // loads: a merge is a wait for L2, over and over; a fold is much code
   MergedDims merged;
 #pragma unroll 1
   for (int32_t e0 = 0; e0 < row.count; e0 += kInFlight) {
@@ -156,8 +155,11 @@ __device__ __forceinline__ MergedDims merge_dims(const Scratch& scratch, const R
   return merged;
 }
 
+/// Partials whose loads a merge starts together; a fold is much code.
+KVLOOM_HD constexpr int merge_loads(bool in_turn) { return in_turn ? 4 : 16; }
+
 /// One row of a unit by one warp: partials merged in list order, then stored.
-template <class V, DType kType, bool kInTurn>
+template <class V, DType kType, bool kInTurn, int kInFlight>
 __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int head, int row, int dims) {
   const int lane = int(threadIdx.x) & 31;
   const uint32_t packed = uint32_t(unit.row_begin + row);
@@ -167,7 +169,7 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
 #pragma unroll 1
   for (int d = 0; d < dims; d += 128) {
     const int d0 = d + 4 * lane;
-    const MergedDims merged = merge_dims<has_weight<V>(), kInTurn>(args.scratch, partials, dims, d0);
+    const MergedDims merged = merge_dims<has_weight<V>(), kInTurn, kInFlight>(args.scratch, partials, dims, d0);
     const float4& o = merged.o;
     const RowOutput out = row_output<V>(args, token, q_head, merged.lse, size_of(kType));
     if (d0 < dims) {
@@ -178,33 +180,46 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
   }
 }
 
-/// Arrives at the item's units; the CTA merges those whose last partial this was, and leaves their counters at zero. `complete` is one
-/// shared word. All threads call it, after the CTA's partials are written. Not inlined: the kernels of a unit compile it once.
-template <class V, DType kType, bool kInTurn>
-__device__ __noinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
-  const int warp = int(threadIdx.x) >> 5, warps = int(blockDim.x) >> 5, lane = int(threadIdx.x) & 31;
+/// Whole warps of a CTA that work together, the CTA's first warp or another in front.
+struct WholeCta {
+  __device__ __forceinline__ static int warp() { return int(threadIdx.x) >> 5; }
+  __device__ __forceinline__ static int warps() { return int(blockDim.x) >> 5; }
+  __device__ __forceinline__ static void sync() { __syncthreads(); }
+};
+
+/// Arrives at the item's units; the team that was last merges them, and leaves their counters at zero. `teams`: that do an item together.
+/// `complete` is one shared word. All threads of the team call it, after its partials are written.
+template <class V, DType kType, bool kInTurn, int kInFlight, class Team>
+__device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete) {
+  const int lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
-    __syncthreads();  // partials of all threads before the arrival; `complete` free again
-    if (warp == 0) {
+    Team::sync();  // partials of all threads before the arrival; `complete` free again
+    if (Team::warp() == 0) {
       bool last = false;
       if (t0 + lane < item.touch_count) {
         ptx::fence_acq_rel_gpu();
         const int32_t u = plan.touches[item.touch_begin + t0 + lane];
-        last = ptx::atomic_arrive(args.scratch.counters + u) + 1 == uint32_t(plan.units[u].arrivals);
+        last = ptx::atomic_arrive(args.scratch.counters + u) + 1 == uint32_t(plan.units[u].arrivals * teams);
         if (last) args.scratch.counters[u] = 0;
       }
       const uint32_t all = __ballot_sync(0xffffffffu, last);
       if (lane == 0) *complete = all;
     }
-    __syncthreads();
+    Team::sync();
     for (uint32_t left = *complete; left != 0; left &= left - 1) {
       ptx::fence_acq_rel_gpu();
       const MergeUnit unit = plan.units[plan.touches[item.touch_begin + t0 + __ffs(int(left)) - 1]];
-      for (int r = warp; r < unit.row_count * unit.kv_head_count; r += warps) {
-        warp_merge_row<V, kType, kInTurn>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
+      for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {
+        warp_merge_row<V, kType, kInTurn, kInFlight>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
       }
     }
   }
+}
+
+/// The same by a whole CTA. Not inlined: the kernels of a unit compile it once.
+template <class V, DType kType, bool kInTurn>
+__device__ __noinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
+  team_arrive<V, kType, kInTurn, merge_loads(kInTurn), WholeCta>(args, plan, item, dims, 1, complete);
 }
 
 }  // namespace kvloom::block

@@ -57,11 +57,12 @@ struct RowRuns {
   int length;  // of a run
   int before;  // rows of the first run that lie before the item
 
+  /// Of packed rows [row_begin, row_begin + row_count) of a group.
   template <class V>
-  __device__ __forceinline__ static RowRuns of(const FastDivide& group_size, const WorkItem& item) {
-    if constexpr (has_keep<V>() && !has_keep32<V>()) return {item.row_count, 1, 0};
+  __device__ __forceinline__ static RowRuns of(const FastDivide& group_size, int row_begin, int row_count) {
+    if constexpr (has_keep<V>() && !has_keep32<V>()) return {row_count, 1, 0};
     const int heads = int(group_size.divisor);
-    return {item.row_count, heads, int(uint32_t(item.row_begin) - group_size.divide(uint32_t(item.row_begin)) * group_size.divisor)};
+    return {row_count, heads, int(uint32_t(row_begin) - group_size.divide(uint32_t(row_begin)) * group_size.divisor)};
   }
   __device__ __forceinline__ int count() const { return (rows + before + length - 1) / length; }
   __device__ __forceinline__ int begin(int run) const { return max_of(0, run * length - before); }

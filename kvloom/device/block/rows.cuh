@@ -62,37 +62,56 @@ __device__ __forceinline__ KeptTokens kept_tokens(const KeyRange& range, const R
   return {list_token(k.begin, g, keys), list_token(k.end, g, keys), keys.begin, list_token(e.prefix, g, keys)};
 }
 
-__device__ __forceinline__ void widen_hull(KeptHull& hull, const KeptTokens& kept, int32_t span_begin) {
-  const bool joined = kept.prefix_end >= kept.begin;  // a prefix that reaches the window closes the gap
-  atomicMax(&hull.all_begin, joined ? span_begin : kept.begin);
-  atomicMin(&hull.all_end, joined ? max_of(kept.end, kept.prefix_end) : kept.end);
-  if (kept.begin < kept.end) {
-    atomicMin(&hull.any_begin, kept.begin);
-    atomicMax(&hull.any_end, kept.end);
+/// What a row keeps, as a hull of its own.
+__device__ __forceinline__ KeptHull hull_of(const KeptTokens& kept, const KeySpan& keys) {
+  const bool joined = kept.prefix_end >= kept.begin, any = kept.begin < kept.end;  // a prefix that reaches the window closes the gap
+  return {joined ? keys.begin : kept.begin, joined ? max_of(kept.end, kept.prefix_end) : kept.end, any ? kept.begin : keys.end,
+          any ? kept.end : keys.begin, kept.prefix_end};
+}
+/// Of no row.
+__device__ __forceinline__ KeptHull empty_hull(const KeySpan& keys) { return {keys.begin, keys.end, keys.end, keys.begin, keys.begin}; }
+
+__device__ __forceinline__ void widen_shared(KeptHull& hull, const KeptHull& by) {
+  atomicMax(&hull.all_begin, by.all_begin);
+  atomicMin(&hull.all_end, by.all_end);
+  atomicMin(&hull.any_begin, by.any_begin);
+  atomicMax(&hull.any_end, by.any_end);
+  atomicMax(&hull.any_prefix, by.any_prefix);
+}
+__device__ __forceinline__ void widen(KeptHull& hull, const KeptHull& by) {
+  hull = {max_of(hull.all_begin, by.all_begin), min_of(hull.all_end, by.all_end), min_of(hull.any_begin, by.any_begin),
+          max_of(hull.any_end, by.any_end), max_of(hull.any_prefix, by.any_prefix)};
+}
+/// Of the rows of the lanes of `mask`, which are those that come here together.
+__device__ __forceinline__ KeptHull join_lanes(uint32_t mask, const KeptHull& mine) {
+  return {__reduce_max_sync(mask, mine.all_begin), __reduce_min_sync(mask, mine.all_end), __reduce_min_sync(mask, mine.any_begin),
+          __reduce_max_sync(mask, mine.any_end), __reduce_max_sync(mask, mine.any_prefix)};
+}
+
+/// Packed row `packed` of the group and what it keeps; `there`: it is one of the item's, else nothing is kept and the token is -1.
+template <class V>
+__device__ __forceinline__ KeptTokens resolve_row(const AttendArgs& args, const PlanView& plan, const RowGroup& group, int kv_head, const KeySpan& keys,
+                                                  uint32_t packed, bool there, PackedRow& row) {
+  const uint32_t token = args.group_size.divide(packed);
+  const uint32_t head = packed - token * args.group_size.divisor;
+  const RowEntry e = row_of(plan, group, int32_t(token));
+  row = {e.q_pos, 0.0f, there ? e.token : -1, e.request, e.q_index, e.prefix, int32_t(uint32_t(kv_head) * args.group_size.divisor + head)};
+  if constexpr (has_slope<V>()) {
+    row.slope = V::slope(Coord{row.request, row.q_index, row.q_pos, 0, 0, row.q_head, kv_head}, args.params.variant);
   }
-  atomicMax(&hull.any_prefix, kept.prefix_end);
+  return there ? kept_tokens(args.params.variant.range, e, group, keys) : KeptTokens{keys.begin, keys.begin, keys.begin, keys.begin};
 }
 
 /// Resolves rows [0, kTileRows) of the item against `keys`; ends with a barrier.
 template <class V, int kTileRows, int kThreads>
 __device__ __forceinline__ void block_resolve_rows(const AttendArgs& args, const PlanView& plan, const WorkItem& item, const RowGroup& group,
                                                    int kv_head, const KeySpan& keys, const Rows& rows) {
-  if (threadIdx.x == 0) *rows.hull = {keys.begin, keys.end, keys.end, keys.begin, keys.begin};
+  if (threadIdx.x == 0) *rows.hull = empty_hull(keys);
   __syncthreads();
   for (int i = int(threadIdx.x); i < kTileRows; i += kThreads) {
-    const uint32_t packed = uint32_t(item.row_begin + min_of(i, int(item.row_count) - 1));
-    const uint32_t token = args.group_size.divide(packed);
-    const uint32_t head = packed - token * args.group_size.divisor;
-    const RowEntry e = row_of(plan, group, int32_t(token));
     const bool there = i < item.row_count;
-    const KeptTokens kept = there ? kept_tokens(args.params.variant.range, e, group, keys) : KeptTokens{keys.begin, keys.begin, keys.begin, keys.begin};
-    if (there) widen_hull(*rows.hull, kept, keys.begin);
-    PackedRow& row = rows.row[i];
-    row = {e.q_pos, 0.0f, there ? e.token : -1, e.request, e.q_index, e.prefix, int32_t(uint32_t(kv_head) * args.group_size.divisor + head)};
-    if constexpr (has_slope<V>()) {
-      row.slope = V::slope(Coord{row.request, row.q_index, row.q_pos, 0, 0, row.q_head, kv_head}, args.params.variant);
-    }
-    rows.kept[i] = kept;
+    rows.kept[i] = resolve_row<V>(args, plan, group, kv_head, keys, uint32_t(item.row_begin + min_of(i, int(item.row_count) - 1)), there, rows.row[i]);
+    if (there) widen_shared(*rows.hull, hull_of(rows.kept[i], keys));
   }
   __syncthreads();
 }

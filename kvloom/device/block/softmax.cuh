@@ -69,22 +69,36 @@ struct OnlineSoftmax {
     return __any_sync(0xffffffffu, must);
   }
 
-  /// Raises the rows that must be, to their maximum; scales what has been added up so far.
-  template <int kDimTiles>
-  __device__ __forceinline__ void raise(const Tops& tops, float (&o)[kRowTiles][kDimTiles][4], float scale, float slack) {
+  /// What everything that was added up before has to be multiplied by.
+  struct Rescale {
+    float row[kRowTiles][2];
+    template <int kDimTiles>
+    __device__ __forceinline__ void apply(float (&o)[kRowTiles][kDimTiles][4]) const {
+#pragma unroll
+      for (int mi = 0; mi < kRowTiles; ++mi) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int d = 0; d < kDimTiles; ++d) o[mi][d][2 * h] *= row[mi][h], o[mi][d][2 * h + 1] *= row[mi][h];
+        }
+      }
+    }
+  };
+  /// Raises the rows that must be, to their maximum, and scales their sums. O is left to the caller.
+  __device__ __forceinline__ Rescale raise(const Tops& tops, float scale, float slack) {
+    Rescale by;
 #pragma unroll
     for (int mi = 0; mi < kRowTiles; ++mi) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float top = quad_max(tops.row[mi][h]);
         const bool raised = top > max[mi][h] + slack;
-        const float rescale = raised ? ptx::ex2((max[mi][h] - top) * scale) : 1.0f;  // from -inf: 0
+        by.row[mi][h] = raised ? ptx::ex2((max[mi][h] - top) * scale) : 1.0f;  // from -inf: 0
         max[mi][h] = raised ? top : max[mi][h];
-        sum[mi][h] *= rescale;
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) o[mi][d][2 * h] *= rescale, o[mi][d][2 * h + 1] *= rescale;
+        sum[mi][h] *= by.row[mi][h];
       }
     }
+    return by;
   }
 
   /// What is taken from a row's scaled logits.

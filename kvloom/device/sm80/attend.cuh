@@ -22,7 +22,7 @@ struct Pass {
   const AttendArgs& args;
   Memory& m;
   int kv_head;
-  TileWalk walk;
+  block::TileWalk walk;
   bool masked;        // masks are made ahead; else ranges say it all
   bool in_registers;  // keys are turned there
 
@@ -47,10 +47,10 @@ struct Pass {
     const int32_t first = token + part() * C.copy_rows();
 #pragma unroll
     for (int i = lane(); i < 32 * C.part_words(); i += 32) {
-      mask.pos[i] = position_of<C>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
+      mask.pos[i] = block::position_of<C.paged>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
     }
     __syncwarp();
-    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item), kv_head, first, mask);
+    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item.row_begin, m.item.row_count), kv_head, first, mask);
   }
   /// True if key `i` of this warp's part of the tile is kept by some row.
   __device__ __forceinline__ bool is_live(int slot, int32_t token, int i) const {
@@ -76,7 +76,7 @@ struct Pass {
   __device__ __forceinline__ Lookup look_up(int slot, int32_t token, int i) const {
     const bool live = is_live(slot, token, i);
     const int32_t key = token + part() * C.copy_rows() + i;
-    return {key, live, live ? page_of<C>(args, m.group, key) : 0};
+    return {key, live, live ? block::page_of<C.paged>(args, m.group, key) : 0};
   }
   __device__ __forceinline__ void set_place(int i, const Lookup& found) const {
     m.place[warp()][i] = found.live ? place_of<C>(args, m.group, kv_head, found.token, found.page) : KeyPlace{nullptr, nullptr};
@@ -155,7 +155,7 @@ struct Pass {
 
   /// The state of the warp's rows over all tiles.
   template <class State, class Q>
-  __device__ __forceinline__ void run(State& state, Q& q, const Scaling& scaling, int row0, int key0) const {
+  __device__ __forceinline__ void run(State& state, Q& q, const block::Scaling& scaling, int row0, int key0) const {
     const bool together = block::has_key<V>() && !in_registers;  // all warps stay at the same tile: they rewrite its keys
     int32_t token = walk.start;
     TileRing<C, V> ring(m);
@@ -195,7 +195,7 @@ struct Pass {
   }
 
   template <class State, class Q, class F>
-  __device__ __forceinline__ void step(State& state, Q& q, const Scaling& scaling, const TileView<C>& tile, F&& before_values) const {
+  __device__ __forceinline__ void step(State& state, Q& q, const block::Scaling& scaling, const TileView<C>& tile, F&& before_values) const {
     if constexpr (C.wide()) {
       warp_wide_tile_step<C, V>(args, tile, q, scaling, state, m);
     } else {
@@ -216,10 +216,10 @@ __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanV
   block::block_resolve_rows<V, C.tile_rows, C.threads()>(args, plan, m.item, m.group, kv_head, keys, m.rows());
   block_load_queries<C>(args, m.row, m.q);
   ptx::cp_async_commit();
-  const Pass<C, V> pass{args, m, kv_head, TileWalk::of<C.tile_kv>(keys, m.hull), block::needs_masks<V>(m.group, args.params.variant.range),
+  const Pass<C, V> pass{args, m, kv_head, block::TileWalk::of<C.tile_kv>(keys, m.hull), block::needs_masks<V>(m.group, args.params.variant.range),
                         can_turn_in_registers<C, V>() && turns_whole_heads(args.params.variant.rope, C.head_dim_qk)};
   constexpr block::Form kForm = C.wide() ? block::Form::hooked : block::form_of<V>(C.fixed_split);
-  const Scaling scaling = Scaling::of<V, kForm>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
+  const block::Scaling scaling = block::Scaling::of<V, kForm>(args.params.variant, kv_head, kFp8K ? power_of_two(score_log2<C>()) : 1.0f);
   Queries<C, kFp8K> q(ptx::shared_address(m.q), row0);
   if constexpr (C.wide()) {
     WarpState<C, C.head_dim_vo / C.warps_kv / 8> state;

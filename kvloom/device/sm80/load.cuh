@@ -2,76 +2,17 @@
 // one thread; the copying threads read it from shared memory, so page_size 1 costs what page_size 64 costs.
 #pragma once
 
+#include "kvloom/device/block/key_list.cuh"
+#include "kvloom/device/block/tile_walk.cuh"
 #include "kvloom/device/ptx/cp_async.cuh"
 #include "kvloom/device/sm80/shared.cuh"
 
 namespace kvloom::sm80 {
 
-/// The keys of one pass over K and V, and how their tiles follow each other: at multiples of tile_kv from list token 0, the last tile first,
-/// without those between the prefix and the window, which no row keeps. The newest keys come first because where logits fall with the distance
-/// (ALiBi, above all) the first tile then has the rows' maxima, and nothing that was added up has to be scaled again.
-struct TileWalk {
-  block::KeySpan keys;
-  int32_t start;        // the first tile, which has the last keys
-  int32_t window, gap;  // the tile at `window` is followed by the one that ends at `gap`: no row keeps what is between; gap -1: there is no gap
-  int32_t last;         // no tile begins before this
-  int32_t all_begin, all_end;  // tiles within these keys are kept whole by every row
-  int32_t any_begin, any_end, prefix_end;  // keys outside these, and not before prefix_end, are kept by no row
-
-  template <int kTileKv>
-  __device__ __forceinline__ static TileWalk of(const block::KeySpan& keys, const block::KeptHull& hull) {
-    const int32_t prefix_end = hull.any_prefix;
-    const bool any = hull.any_begin < hull.any_end, prefixed = prefix_end > keys.begin;
-    const int32_t window = (any ? hull.any_begin : prefix_end) / kTileKv * kTileKv, begin = keys.begin / kTileKv * kTileKv;
-    const int32_t gap = round_up(prefix_end, kTileKv), last = prefixed ? begin : max_of(begin, window);
-    const int32_t end = any ? max_of(hull.any_end, prefix_end) : prefixed ? prefix_end : 0;
-    return {keys, end > last ? (end - 1) / kTileKv * kTileKv : last - kTileKv, window, prefixed && gap < window ? gap : -1, last,
-            hull.all_begin, hull.all_end, hull.any_begin, hull.any_end, prefix_end};
-  }
-  /// False: `token` is past the last tile.
-  __device__ __forceinline__ bool has(int32_t token) const { return token >= last; }
-  __device__ __forceinline__ bool touches(int32_t j) const { return ((j >= any_begin) & (j < any_end)) | (j < prefix_end); }
-  template <int kTileKv>
-  __device__ __forceinline__ int32_t next(int32_t token) const {
-    return (token == window && gap >= 0 ? gap : token) - kTileKv;
-  }
-};
-
-/// Entry of the page table (ragged: token) and place within the page of list token j.
-template <AttendConfig C>
-struct KeySlot {
-  int64_t entry;
-  int32_t in_page;
-  __device__ __forceinline__ KeySlot(const AttendArgs& args, const RowGroup& group, int32_t j) : entry(group.list_begin + j), in_page(0) {
-    if constexpr (C.paged) {
-      const uint32_t page = args.page_size.divide(uint32_t(j));
-      in_page = j - int32_t(page * args.page_size.divisor);
-      entry = group.list_begin + page;
-    }
-  }
-};
-
-/// Page of list token `j`, which some row keeps; page ids of other keys are never read.
-template <AttendConfig C>
-__device__ __forceinline__ int64_t page_of(const AttendArgs& args, const RowGroup& group, int32_t j) {
-  const KeySlot<C> slot(args, group, j);
-  return C.paged ? args.params.pages[slot.entry] : slot.entry;
-}
-
-/// Position of list token j, which must be the item's.
-template <AttendConfig C>
-__device__ __forceinline__ int32_t position_of(const AttendArgs& args, const RowGroup& group, int32_t j) {
-  if (group.kv_position == KvPosition::linear) return group.kv_pos0 + j;
-  const KeySlot<C> slot(args, group, j);
-  if (group.kv_position == KvPosition::page_table) return args.params.page_pos[slot.entry] + slot.in_page;
-  const int64_t page = C.paged ? args.params.pages[slot.entry] : slot.entry;
-  return int32_t(page * args.page_size.divisor + slot.in_page);
-}
-
 template <AttendConfig C>
 __device__ __forceinline__ KeyPlace place_of(const AttendArgs& args, const RowGroup& group, int kv_head, int32_t j, int64_t page) {
   const KvView& kv = args.params.kv;
-  const int64_t in_page = KeySlot<C>(args, group, j).in_page;
+  const int64_t in_page = block::KeySlot<C.paged>(args, group, j).in_page;
   constexpr int kSize = size_of(C.kv_dtype);
   return {static_cast<const char*>(kv.k) + (page * kv.k_page + in_page * kv.k_token + kv_head * kv.k_head) * kSize,
           static_cast<const char*>(kv.v) + (page * kv.v_page + in_page * kv.v_token + kv_head * kv.v_head) * kSize};

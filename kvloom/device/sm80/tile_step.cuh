@@ -1,6 +1,7 @@
 // One tile of keys for one warp: scores, variant and masks, softmax, accumulate.
 #pragma once
 
+#include "kvloom/device/block/scaling.cuh"
 #include "kvloom/device/block/scores.cuh"
 #include "kvloom/device/block/softmax.cuh"
 #include "kvloom/device/sm80/turned_keys.cuh"
@@ -20,32 +21,6 @@ struct WarpState {
       for (int d = 0; d < kDimTiles; ++d) o[mi][d][0] = o[mi][d][1] = o[mi][d][2] = o[mi][d][3] = 0.0f;
     }
     softmax.clear();
-  }
-};
-
-/// What turns scores into logits.
-struct Scaling {
-  block::ScoreFactors by;
-  float scale;  // of what warp_apply_variant leaves, to base 2
-  float slack;  // block::kSlack / scale
-
-  /// `score_factor`: what q.k is of the scores.
-  template <class V, block::Form kForm>
-  __device__ __forceinline__ static Scaling of(const VariantParams& p, int kv_head, float score_factor) {
-    constexpr float kTiny = 1e-30f;
-    const float k_scale = p.scale.k_per_head ? p.scale.k_per_head[kv_head] : p.scale.k;
-    float factor = p.sm_scale * p.scale.q * k_scale * score_factor;
-    if constexpr (block::has_weight<V>()) return {{factor, 1.0f}, 1.0f, block::kSlack};
-    if constexpr (kForm == block::Form::squashed) {
-      const float scale = V::bound(p) * kLog2e;
-      return {{factor / V::bound(p), 1.0f}, scale, block::kSlack / scale};
-    }
-    if constexpr (kForm == block::Form::hooked && block::has_logit<V>()) return {{factor, 1.0f}, kLog2e, block::kSlack * kLn2};
-    // The bias is divided by the factor: that is never 0, but so small that nothing is left of q.k.
-    if (kForm == block::Form::biased && factor > -kTiny && factor < kTiny) factor = kTiny;
-    const float scale = factor * kLog2e;
-    if (scale > kTiny) return {{factor, 1.0f}, scale, block::kSlack / scale};
-    return {{factor, scale}, 1.0f, block::kSlack};  // zero or negative: no good for folding
   }
 };
 
@@ -90,7 +65,7 @@ __device__ __forceinline__ void weigh(Scores<C>& x, WarpState<C, kDimTiles>& sta
 }
 
 template <AttendConfig C, class V, bool kFp8K>
-__device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q, const Scaling& scaling) {
+__device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q, const block::Scaling& scaling) {
   if constexpr (block::form_of<V>(C.fixed_split) == block::Form::biased) {
     block::start_biased(x.s, tile.rows, tile.row0, tile.keys, 1.0f / scaling.by.hooks);
   } else {
@@ -109,13 +84,13 @@ __device__ __forceinline__ void score(Scores<C>& x, const AttendArgs& args, cons
 
 template <AttendConfig C, class V, bool kFp8K, int kDimTiles, class F>
 __device__ __forceinline__ void warp_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                               const Scaling& scaling, WarpState<C, kDimTiles>& state, F&& before_values) {
+                                               const block::Scaling& scaling, WarpState<C, kDimTiles>& state, F&& before_values) {
   Scores<C> x;
   score<C, V>(x, args, tile, q, scaling);
   block::warp_apply_variant<V, block::form_of<V>(C.fixed_split)>(x.s, args.params.variant, scaling.by, tile.rows, tile.row0, tile.keys, tile.cut);
   if constexpr (!block::has_weight<V>()) {
     const auto tops = state.softmax.tops(x.s);
-    if (state.softmax.warp_must_raise(tops, scaling.slack)) state.softmax.raise(tops, state.o, scaling.scale, scaling.slack);
+    if (state.softmax.warp_must_raise(tops, scaling.slack)) state.softmax.raise(tops, scaling.scale, scaling.slack).apply(state.o);
   }
   weigh<C, V>(x, state, scaling.scale);
   before_values();

@@ -3,7 +3,7 @@
 //   attend_compute  ... all of class 1
 //   attend_mixed    both: an item's kernel_class picks the code
 //   attend_small    class 0 with the tiles that it has in attend_mixed, where attend_memory has others
-// Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs), and compiled by itself, beside the facts of all.
+// Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs), and compiled by itself.
 #pragma once
 
 #include "kvloom/contract/unit_facts.h"
@@ -22,30 +22,27 @@ constexpr bool estimate_holds() {
 }
 
 template <AttendConfig C, class V>
-constexpr UnitFacts::Entry entry_facts() {
+constexpr KernelFacts facts() {
+  static_assert(estimate_holds<C, V>());
   return {C.threads(), int32_t(shared_bytes<C, V>()), C.ctas_per_sm};
 }
-
-/// `M`: class 0 alone; `S`: class 0 beside `C`.
-template <AttendConfig M, AttendConfig S, AttendConfig C, class V>
-constexpr UnitFacts unit_facts() {
-  static_assert(estimate_holds<M, V>() && estimate_holds<S, V>() && estimate_holds<C, V>());
+/// `S`: class 0 beside `C`.
+template <AttendConfig S, AttendConfig C, class V>
+constexpr KernelFacts mixed_facts() {
   static_assert(S.threads() == C.threads(), "attend_mixed runs both classes with the threads of a CTA");
-  constexpr UnitFacts::Entry kSmall = entry_facts<S, V>(), kCompute = entry_facts<C, V>();
-  return {entry_facts<M, V>(), kCompute, {C.threads(), max_of(kSmall.shared_bytes, kCompute.shared_bytes), C.ctas_per_sm}, kSmall,
-          {M.tile_rows, M.tile_kv}, {C.tile_rows, C.tile_kv}, {S.tile_rows, S.tile_kv}};
+  return {C.threads(), max_of(facts<S, V>().shared_bytes, facts<C, V>().shared_bytes), C.ctas_per_sm};
 }
 
 }  // namespace kvloom::sm80
 
-#define KVLOOM_SM80_FACTS(kMemory, kMixedMemory, kCompute, ...) \
-  extern "C" __device__ kvloom::UnitFacts kvloom_facts = kvloom::sm80::unit_facts<kMemory, kMixedMemory, kCompute, __VA_ARGS__>();
-
-#define KVLOOM_SM80_KERNEL(kName, kConfig, kRun)                                                                                      \
+#define KVLOOM_SM80_KERNEL(kName, kConfig, kRun, kFacts)                                                                              \
+  extern "C" __device__ kvloom::KernelFacts kName##_facts = kFacts;                                                                   \
   extern "C" __global__ void __launch_bounds__(kConfig.threads(), kConfig.ctas_per_sm) kName(const __grid_constant__ kvloom::AttendArgs args) { \
     extern __shared__ __align__(128) char kvloom_shared[];                                                                            \
     kRun(args, kvloom_shared);                                                                                                        \
   }
-#define KVLOOM_SM80_ATTEND(kName, kConfig, ...) KVLOOM_SM80_KERNEL(kName, kConfig, (kvloom::sm80::block_run<kConfig, __VA_ARGS__>))
-#define KVLOOM_SM80_ATTEND_MIXED(kName, kMemory, kCompute, ...) \
-  KVLOOM_SM80_KERNEL(kName, kCompute, (kvloom::sm80::block_run_mixed<kMemory, kCompute, __VA_ARGS__>))
+#define KVLOOM_SM80_ATTEND(kName, kConfig, ...) \
+  KVLOOM_SM80_KERNEL(kName, kConfig, (kvloom::sm80::block_run<kConfig, __VA_ARGS__>), (kvloom::sm80::facts<kConfig, __VA_ARGS__>()))
+#define KVLOOM_SM80_ATTEND_MIXED(kName, kMemory, kCompute, ...)                                          \
+  KVLOOM_SM80_KERNEL(kName, kCompute, (kvloom::sm80::block_run_mixed<kMemory, kCompute, __VA_ARGS__>), \
+                     (kvloom::sm80::mixed_facts<kMemory, kCompute, __VA_ARGS__>()))

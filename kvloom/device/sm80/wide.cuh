@@ -30,7 +30,7 @@ __device__ __forceinline__ void block_row_max(const float (&s)[1][C.key_tiles()]
 
 template <AttendConfig C, class V, bool kFp8K, int kDimTiles>
 __device__ __forceinline__ void warp_wide_tile_step(const AttendArgs& args, const TileView<C>& tile, const Queries<C, kFp8K>& q,
-                                                    const Scaling& scaling, WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
+                                                    const block::Scaling& scaling, WarpState<C, kDimTiles>& state, SharedMemory<C, V>& m) {
   static_assert(C.warps_rows == 1 && C.row_tiles() == 1);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   struct {

@@ -1,0 +1,38 @@
+// Q, K and V as the tensor memory accelerator reads them: tensor maps, made by the host (runtime/boxes.h), and what coordinates a box has.
+#pragma once
+
+#include "kvloom/contract/attend_args.h"
+
+namespace kvloom {
+
+/// What cuTensorMapEncodeTiled fills.
+struct alignas(64) TensorMap {
+  uint64_t words[16];
+};
+
+/// A box of K or V is some keys of one KV head, all dims, as it lies in a tile in shared memory: [keys / 8][dims / block][8 keys][block],
+/// swizzled. Coordinates, fastest dimension first:
+///   paged:  (0, 0, 0, token within the page / 8, page * page_step + head * head_step)
+///   ragged: (0, token, 0, 0, head); `eight`: of 8 keys; `one`: a block of one key, (0, token, block, 0, head)
+/// Maps of ragged tensors know no end, since a captured launch may be replayed with more tokens: who asks for a box knows that it is there.
+/// A box of Q is all heads of a KV head for some tokens, a block of dims: [tokens][heads][block]; (dim, head, token, 0, 0).
+struct AttendBoxes {
+  struct Of {
+    TensorMap map;
+    TensorMap eight, one;
+    int32_t page_step;
+    int32_t head_step;
+  };
+  Of k, v;
+  TensorMap q;
+  int32_t rows;         // keys of a box, a multiple of 8
+  int32_t tokens;       // ragged: that are there for sure
+  int32_t query_tokens; // of a box of Q, which fills a tile; 0: heads don't divide tiles, there are no such boxes
+};
+
+struct BoxedAttendArgs {
+  AttendArgs attend;
+  AttendBoxes boxes;
+};
+
+}  // namespace kvloom

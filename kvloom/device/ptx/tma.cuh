@@ -1,0 +1,41 @@
+// The tensor memory accelerator (sm_90): boxes of a tensor, as a tensor map describes it, into shared memory. By one thread; a barrier counts
+// the bytes as they land. Also the fences between what threads and what the accelerator and wgmma do in shared memory.
+#pragma once
+
+#include "kvloom/base/platform.h"
+
+namespace kvloom::ptx {
+
+/// Arrives, and lets the phase wait for `bytes` more.
+__device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.expect_tx.shared::cta.b64 state, [%0], %1; }" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+/// Barriers that were just initialised are known to the accelerator and to the cluster. By the thread that did it.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/// What this thread wrote into shared memory, or has seen written there, comes before what wgmma and the accelerator do after it.
+__device__ __forceinline__ void fence_shared_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+/// A box of tensor map `map` to `shared`, here and, with kCtas > 1, at the same place in the first kCtas CTAs of the cluster; each CTA's own barrier counts.
+template <int kCtas>
+__device__ __forceinline__ void load_box(uint32_t shared, const void* map, uint32_t barrier, int x0, int x1, int x2, int x3, int x4) {
+  if constexpr (kCtas == 1) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3,%4,%5,%6,%7}], [%2];" ::"r"(shared),
+                 "l"(map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4)
+                 : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3,%4,%5,%6,%7}], [%2], "
+        "%8;" ::"r"(shared),
+        "l"(map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "h"(uint16_t((1 << kCtas) - 1))
+        : "memory");
+  }
+}
+
+/// The map will be needed soon.
+__device__ __forceinline__ void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
+
+}  // namespace kvloom::ptx

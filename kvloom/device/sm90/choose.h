@@ -1,0 +1,45 @@
+// Which tiles a spec gets, by head dims. Measured reasons: docs/lab-notes.md.
+#pragma once
+
+#include "kvloom/device/sm90/config.h"
+
+namespace kvloom::sm90 {
+
+/// What a unit is made for.
+struct UnitSpec {
+  int head_dim_qk = 128;
+  int head_dim_vo = 128;
+  DType dtype = DType::bf16;
+  DType o_dtype = DType::bf16;
+  bool paged = true;
+  bool hooked = false;  // a hook sees every score: it needs the registers that Q would have
+};
+
+/// The pairs of head dims that have a kernel.
+KVLOOM_HD constexpr bool has_dims(int qk, int vo) {
+  if (qk == 192 && vo == 128) return true;
+  return qk == vo && (qk == 64 || qk == 96 || qk == 128 || qk == 192 || qk == 256);
+}
+
+/// Of steps that mix many rows with few: CTAs by themselves, since a cluster has no use for its second one where rows are few.
+KVLOOM_HD constexpr AttendConfig mixed_config(const UnitSpec& s) {
+  AttendConfig c;
+  c.head_dim_qk = s.head_dim_qk, c.head_dim_vo = s.head_dim_vo;
+  c.dtype = s.dtype, c.o_dtype = s.o_dtype;
+  c.paged = s.paged;
+  const bool wide = s.head_dim_qk > 128;
+  c.tile_kv = wide ? 64 : 128;
+  c.q_in_registers = !wide && !s.hooked;
+  c.stages_o = !wide;
+  if (s.head_dim_qk == 64 && s.head_dim_vo == 64) c.tile_rows = 192, c.q_in_registers = false;
+  return c;
+}
+
+/// Of steps with nothing but many rows: two CTAs share what is read, which saves energy, and the clock falls less.
+KVLOOM_HD constexpr AttendConfig compute_config(const UnitSpec& s) {
+  AttendConfig c = mixed_config(s);
+  c.ctas = 2;
+  return c;
+}
+
+}  // namespace kvloom::sm90

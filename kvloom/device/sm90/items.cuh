@@ -1,0 +1,143 @@
+// The warp that goes through a CTA's items ahead of all others: what an item is, which rows it has and what they keep; and the one that fetches Q.
+#pragma once
+
+#include "kvloom/device/ptx/cluster.cuh"
+#include "kvloom/device/sm90/shared.cuh"
+
+namespace kvloom::sm90 {
+
+/// This CTA's number in its cluster.
+template <AttendConfig C>
+__device__ __forceinline__ int rank() {
+  if constexpr (C.ctas > 1) return int(ptx::cluster_rank());
+  return 0;
+}
+
+template <AttendConfig C>
+__device__ __forceinline__ Reach reach_of(const Pass<C>& pass, int team) {
+  const block::TileWalk& walk = pass.walk;
+  if (pass.masked) return {0, walk.start + C.tile_kv, 0, 0};  // every warpgroup makes masks of every tile
+  block::KeptHull all = pass.warp_hull[4 * team];
+#pragma unroll
+  for (int w = 1; w < 4; ++w) block::widen(all, pass.warp_hull[4 * team + w]);
+  return {all.any_prefix > walk.keys.begin ? walk.keys.begin : all.any_begin, max_of(all.any_end, all.any_prefix),
+          max_of(round_up(all.all_begin, C.tile_kv), walk.last), all.all_end};
+}
+
+/// Fills `pass` for one KV head of item `i`; ends with __syncwarp.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int32_t i, int head, Pass<C>& pass) {
+  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
+  const int lane = int(threadIdx.x) & 31;
+  const WorkItem& from = plan.items[i];
+  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&pass.item)[lane] = reinterpret_cast<const uint32_t*>(&from)[lane];
+  if (lane < kGroupWords) reinterpret_cast<uint32_t*>(&pass.group)[lane] = reinterpret_cast<const uint32_t*>(&plan.groups[from.group])[lane];
+  __syncwarp();
+  const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
+  const int kv_head = pass.item.kv_head + head, count = pass.item.row_count, mine = rank<C>() * C.tile_rows;
+  block::KeptHull hull = block::empty_hull(keys);
+#pragma unroll 1
+  for (int r = lane; r < C.item_rows(); r += 32) {
+    block::PackedRow row;
+    const bool there = r < count;
+    const block::KeptTokens kept =
+        block::resolve_row<V>(args, plan, pass.group, kv_head, keys, uint32_t(pass.item.row_begin + min_of(r, count - 1)), there, row);
+    const block::KeptHull of_row = there ? block::hull_of(kept, keys) : block::empty_hull(keys);
+    block::widen(hull, of_row);
+    const int own = r - mine;
+    if (own < 0 || own >= C.tile_rows) continue;  // for all lanes alike
+    pass.row[own] = row;
+    pass.kept[own] = kept;
+    pass.o_row[own] = there ? row.token * args.params.o_token + row.q_head * args.params.o_head : -1;
+    const block::KeptHull of_warp = lane < 16 ? block::join_lanes(0xffffu, of_row) : block::join_lanes(0xffff0000u, of_row);
+    if (lane % 16 == 0) pass.warp_hull[own / 16] = of_warp;
+  }
+  hull = block::join_lanes(0xffffffffu, hull);
+  if (lane == 0) {
+    pass.walk = block::TileWalk::of<C.tile_kv>(keys, hull);
+    pass.hull = hull;
+    pass.kv_head = kv_head;
+    pass.row_begin = mine;
+    pass.row_count = clamp_to(count - mine, 0, C.tile_rows);
+    pass.masked = block::needs_masks<V>(pass.group, args.params.variant.range);
+    pass.last = head + 1 == pass.item.kv_head_count;
+    pass.end = false;
+    pass.scaling = block::Scaling::of<V, block::form_of<V>(false)>(args.params.variant, kv_head, 1.0f);
+  }
+  __syncwarp();
+  if (lane < C.teams()) pass.reach[lane] = reach_of<C>(pass, lane);
+  __syncwarp();
+}
+
+/// A tile of Q by rows; rows that are not there become zeros. Every lane arrives at `full` when its copies have landed.
+template <AttendConfig C>
+__device__ __forceinline__ void warp_copy_queries(const AttendArgs& args, const Pass<C>& pass, uint32_t q, uint32_t full) {
+  using Tile = QTile<C>;
+  const char* base = static_cast<const char*>(args.params.q);
+#pragma unroll 4
+  for (int at = int(threadIdx.x) & 31; at < C.tile_rows * Tile::kChunks; at += 32) {
+    const int row = at / Tile::kChunks, chunk = at % Tile::kChunks;
+    const block::PackedRow& r = pass.row[row];
+    const int64_t offset = (r.token * args.params.q_token + r.q_head * args.params.q_head) * 2 + chunk * 16;
+    ptx::cp_async_16(q + Tile::offset(row, chunk), base + (r.token >= 0 ? offset : 0), r.token >= 0 ? 16 : 0);
+  }
+  ptx::cp_async_arrive(full);
+}
+
+/// The warp that fetches Q: by boxes where a tile is whole tokens that follow each other, else row by row.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, SharedMemory<C, V>& m) {
+  using Tile = QTile<C>;
+  const int lane = int(threadIdx.x) & 31, tokens = args.boxes.query_tokens;
+  const uint32_t q = ptx::shared_address(m.q), full = ptx::shared_address(&m.query.full[0]);
+  RingPlace<kPasses> at;
+  RingPlace<1> to;
+#pragma unroll 1
+  for (;; at.next(), to.next()) {
+    m.passes.wait_full(at);
+    const Pass<C>& pass = m.pass[at.at];
+    if (pass.end) return;
+    m.query.wait_left(to);
+    const block::PackedRow first = pass.row[0];
+    const bool boxed = tokens > 0 && pass.group.row_list < 0 && pass.row_count == C.tile_rows && first.q_head % int(args.attend.group_size.divisor) == 0;
+    if (!boxed) {
+      warp_copy_queries<C>(args.attend, pass, q, full);
+    } else if (lane > 0) {
+      ptx::barrier_arrive(full);
+    } else {
+      ptx::barrier_arrive_expect(full, uint32_t(Tile::bytes()));
+#pragma unroll 1
+      for (int dim = 0; dim < C.head_dim_qk; dim += Tile::kBlock) {
+        ptx::load_box<1>(q + uint32_t(dim / Tile::kBlock * C.tile_rows * Tile::kBlockBytes), &args.boxes.q, full, dim, first.q_head, first.token, 0, 0);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+  }
+}
+
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_go_through_items(const AttendArgs& args, SharedMemory<C, V>& m) {
+  const PlanView plan = view_plan(args.plan);
+  const int lane = int(threadIdx.x) & 31, list = int(blockIdx.x) / C.ctas;
+  const int32_t end = plan.cta_indptr[list + 1];
+  RingPlace<kPasses> to;
+#pragma unroll 1
+  for (int32_t i = plan.cta_indptr[list]; i < end; ++i) {
+    const int heads = plan.items[i].kv_head_count;
+#pragma unroll 1
+    for (int head = 0; head < heads; ++head) {
+      m.passes.wait_left(to);
+      warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
+      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
+      to.next();
+    }
+  }
+  m.passes.wait_left(to);
+  if (lane == 0) {
+    m.pass[to.at].end = true;
+    ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
+  }
+}
+
+}  // namespace kvloom::sm90

@@ -1,0 +1,124 @@
+// The warps that fetch tiles of K and V by boxes. Each has a part of every tile's keys; with a cluster, the CTAs share the parts out and every
+// box lands in all of them.
+#pragma once
+
+#include "kvloom/device/block/key_list.cuh"
+#include "kvloom/device/ptx/roles.cuh"
+#include "kvloom/device/sm90/items.cuh"
+
+namespace kvloom::sm90 {
+
+template <AttendConfig C, class V>
+struct TileLoader {
+  static constexpr int kParts = kLoaderWarps * C.ctas, kPartKeys = C.tile_kv / kParts;
+  static constexpr int kCountedLanes = 16;  // lanes from here on stand for the boxes that the other CTA's warp fetches: its bytes count here, too
+  static_assert(C.ctas <= 2 && kPartKeys / 8 <= kCountedLanes);
+
+  const BoxedAttendArgs& args;
+  SharedMemory<C, V>& m;
+  const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
+  const int part = rank<C>() * kLoaderWarps + warp;
+  const int lane_key = lane_key_of(args.boxes.rows, part);
+
+  /// First key of this lane's box in a tile; -1: no box.
+  __device__ __forceinline__ static int lane_key_of(int box_keys, int part) {
+    const int lane = int(threadIdx.x) & 31, box = lane % kCountedLanes;
+    if (box * box_keys >= kPartKeys || (C.ctas == 1 && lane >= kCountedLanes)) return -1;
+    const int of = lane < kCountedLanes ? part : (part + kLoaderWarps) % kParts;
+    return of * kPartKeys + box * box_keys;
+  }
+
+  /// A box of this lane, in some tile.
+  struct Box {
+    bool live;   // some row may keep some of its keys; others are not fetched, and their pages not asked for
+    int32_t at;  // paged: page; ragged: token
+    int32_t in_page;
+    int32_t keys;  // ragged: that are there
+  };
+  /// Ragged: the token after the last of the pass's list.
+  __device__ __forceinline__ static int32_t end_of(const Pass<C>& pass) { return int32_t(pass.group.list_begin) + pass.group.kv_end; }
+  __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t token) const {
+    const block::TileWalk& walk = pass.walk;
+    const int32_t key = token + lane_key, end = key + args.boxes.rows;
+    const bool kept = (key < walk.any_end && end > walk.any_begin) || (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
+    if (lane_key < 0 || !walk.has(token) || !kept) return {false, 0, 0, 0};
+    const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
+    if constexpr (C.paged) return {true, int32_t(args.attend.params.pages[slot.entry]), slot.in_page, 0};
+    const int32_t at = int32_t(slot.entry);
+    return {true, at, 0, min_of(args.boxes.rows, max_of(args.boxes.tokens, end_of(pass)) - at)};
+  }
+
+  /// This warp's boxes of a tile of K or V.
+  template <class Tile>
+  __device__ __forceinline__ void warp_fetch(const AttendBoxes::Of& of, const Box& box, int kv_head, int32_t end, uint32_t tile, uint32_t full) const {
+    const uint32_t live = __ballot_sync(0xffffffffu, box.live);
+    const int box_keys = args.boxes.rows;
+    const uint32_t keys = C.paged ? uint32_t(__popc(live) * box_keys) : __reduce_add_sync(0xffffffffu, uint32_t(box.live ? box.keys : 0));
+    if (ptx::elect_one()) ptx::barrier_arrive_expect(full, keys * uint32_t(Tile::kGroupBytes / 8));
+    const int32_t place = C.paged ? box.at * of.page_step + kv_head * of.head_step : box.at;
+#pragma unroll 1
+    for (uint32_t left = live & ((1u << kCountedLanes) - 1u); left != 0; left &= left - 1) {
+      const int i = __ffs(int(left)) - 1;
+      const int32_t x = __shfl_sync(0xffffffffu, place, i), in_page = __shfl_sync(0xffffffffu, box.in_page, i);
+      const uint32_t to = tile + Tile::row(part * kPartKeys + i * box_keys);
+      if constexpr (C.paged) {
+        if (ptx::elect_one()) ptx::load_box<C.ctas>(to, &of.map, full, 0, 0, 0, in_page / 8, x);
+      } else if (x + box_keys <= end) {
+        if (ptx::elect_one()) ptx::load_box<C.ctas>(to, &of.map, full, 0, x, 0, 0, kv_head);
+      } else if (ptx::elect_one()) {
+        fetch_end<Tile>(of, to, full, x, end, kv_head);
+      }
+    }
+  }
+  /// The box at token `x` as far as there are tokens, which is before `end`.
+  template <class Tile>
+  __device__ __forceinline__ void fetch_end(const AttendBoxes::Of& of, uint32_t to, uint32_t full, int32_t x, int32_t end, int kv_head) const {
+    int k = 0;
+#pragma unroll 1
+    for (; x + k + 8 <= end; k += 8) ptx::load_box<C.ctas>(to + Tile::row(k), &of.eight, full, 0, x + k, 0, 0, kv_head);
+#pragma unroll 1
+    for (; x + k < end; ++k) {
+#pragma unroll 1
+      for (int b = 0; b < Tile::kBlocks; ++b) {
+        ptx::load_box<C.ctas>(to + Tile::row(k) + uint32_t(b * Tile::kBlockStride), &of.one, full, 0, x + k, b, 0, kv_head);
+      }
+    }
+  }
+
+  /// Keys of a tile are asked for before the values of the one before it: that is the order in which they are used and left.
+  __device__ __forceinline__ void run() const {
+    RingPlace<kPasses> at;
+    RingPlace<C.stages> to, values_to;
+#pragma unroll 1
+    for (;; at.next()) {
+      m.passes.wait_full(at);
+      const Pass<C>& pass = m.pass[at.at];
+      if (pass.end) return;
+      const int kv_head = pass.kv_head;
+      const int32_t end = C.paged ? 0 : max_of(args.boxes.tokens, end_of(pass));
+      int32_t token = pass.walk.start;
+      Box next = find(pass, token), before{};
+      const auto fetch_values = [&] {
+        m.values.wait_left(values_to);
+        warp_fetch<VTile<C>>(args.boxes.v, before, kv_head, end, ptx::shared_address(m.v[values_to.at]), ptx::shared_address(&m.values.full[values_to.at]));
+        values_to.next();
+      };
+#pragma unroll 1
+      for (bool first = true; pass.walk.has(token); first = false) {
+        const Box box = next;
+        token = pass.walk.template next<C.tile_kv>(token);
+        next = find(pass, token);  // on its way while this tile is waited for
+        m.keys.wait_left(to);
+        warp_fetch<KTile<C>>(args.boxes.k, box, kv_head, end, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
+        to.next();
+        if (!first) fetch_values();
+        before = box;
+      }
+      if (pass.walk.has(pass.walk.start)) fetch_values();
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+    }
+  }
+};
+
+}  // namespace kvloom::sm90

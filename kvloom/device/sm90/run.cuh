@@ -1,0 +1,69 @@
+// A CTA's warps and what each of them does, from its list of items to the end.
+#pragma once
+
+#include "kvloom/device/ptx/sync.cuh"
+#include "kvloom/device/sm90/store.cuh"
+
+namespace kvloom::sm90 {
+
+inline constexpr int kMergeInFlight = 4;  // partials; more would cost the loops their registers
+
+/// A warpgroup that computes: pass after pass. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
+template <AttendConfig C, class V>
+__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m) {
+  Team<C, V> team(args, m);
+  RingPlace<kPasses> at;
+#pragma unroll 1
+  for (;; at.next()) {
+    m.passes.wait_full(at);
+    Pass<C>& pass = m.pass[at.at];
+    if (pass.end) return;
+    team.take(pass);
+    const RowEnds ends = team_attend(team, pass);
+    warp_store(team, pass, ends);
+    if constexpr (!C.q_in_registers) team.leave_queries();
+    if (pass.last && pass.item.partial_row >= 0) {
+      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete);
+    }
+    __syncwarp();
+    if (team.lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+  }
+}
+
+template <AttendConfig C, class V>
+__device__ __forceinline__ void block_init(SharedMemory<C, V>& m) {
+  constexpr int kComputeWarps = 4 * C.teams();
+  if (threadIdx.x == 0) {
+    m.query.init(32, kComputeWarps);
+    m.passes.init(1, kComputeWarps + kLoaderWarps + 1);  // ... and the warp that fetches Q
+    m.keys.init(kLoaderWarps, kComputeWarps * C.ctas);
+    m.values.init(kLoaderWarps, kComputeWarps * C.ctas);
+    ptx::barrier_init_fence();
+  }
+  for (int i = int(threadIdx.x); i < 3 * C.tile_kv / 32; i += C.threads()) m.live[0][i] = 0;
+  if constexpr (C.ctas > 1) ptx::cluster_sync();
+  else __syncthreads();
+}
+
+template <AttendConfig C, class V>
+__device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* memory) {
+  static_assert(C.loader_registers() + C.teams() * C.compute_registers() <= (1 + C.teams()) * C.launch_registers(), "registers nobody gives are waited for");
+  SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
+  block_init(m);
+  ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
+  ptx::grid_dependency_wait();
+  const int warp = ptx::uniform(int(threadIdx.x) >> 5);
+  if (warp >= 4) {
+    ptx::warpgroup_take_registers<C.compute_registers()>();
+    team_run<C, V>(args.attend, m);
+  } else {
+    ptx::warpgroup_give_registers<C.loader_registers()>();
+    if (warp < kLoaderWarps) TileLoader<C, V>{args, m}.run();
+    else if (warp == kLoaderWarps) warp_go_through_items<C, V>(args.attend, m);
+    else warp_load_queries<C, V>(args, m);
+    __syncwarp();
+  }
+  if constexpr (C.ctas > 1) ptx::cluster_sync();  // boxes that this CTA fetched, and arrivals, may still be on their way to the other
+}
+
+}  // namespace kvloom::sm90

@@ -1,0 +1,105 @@
+// Shared memory of a CTA of the sm90 family, and the barriers in it.
+#pragma once
+
+#include "kvloom/contract/attend_boxes.h"
+#include "kvloom/device/block/masks.cuh"
+#include "kvloom/device/block/scaling.cuh"
+#include "kvloom/device/block/tile_walk.cuh"
+#include "kvloom/device/ptx/barrier.cuh"
+#include "kvloom/device/ptx/cp_async.cuh"
+#include "kvloom/device/ptx/tma.cuh"
+#include "kvloom/device/sm90/config.h"
+#include "kvloom/device/sm90/tiles.cuh"
+
+namespace kvloom::sm90 {
+
+template <AttendConfig C>
+using KTile = KvTile<C.head_dim_qk>;
+template <AttendConfig C>
+using VTile = KvTile<C.head_dim_vo>;
+template <AttendConfig C>
+using QTile = QueryTile<C.head_dim_qk, C.tile_rows>;
+/// O of 16 bits on its way out: in memory of its own, or where Q was.
+template <AttendConfig C>
+using StagedO = QueryTile<C.stages_o ? C.head_dim_vo : C.head_dim_qk, C.tile_rows>;
+
+/// The keys of a warpgroup's rows.
+struct Reach {
+  int32_t begin, end;              // its rows keep nothing outside
+  int32_t plain_begin, plain_end;  // of tiles within, every row keeps every key; they follow each other without a gap
+};
+
+/// One pass of an item, for one KV head, as all warps of the CTA know it: made by the warp that goes through the items (items.cuh).
+template <AttendConfig C>
+struct Pass {
+  WorkItem item;  // all of it; this CTA has rows [row_begin, row_begin + row_count) of it
+  RowGroup group;
+  block::TileWalk walk;  // of all rows of the item: the CTAs of a cluster take the same tiles
+  int32_t kv_head;
+  int32_t row_begin, row_count;
+  bool masked;  // masks are to be made; else ranges say it all
+  bool last;    // of the item
+  bool end;     // there are no more items
+  Reach reach[C.teams()];
+  block::Scaling scaling;
+  block::KeptHull hull;
+  block::KeptHull warp_hull[4 * C.teams()];  // of the 16 rows of each warp that computes
+  block::PackedRow row[C.tile_rows];
+  block::KeptTokens kept[C.tile_rows];
+  int64_t o_row[C.tile_rows];  // where rows lie in the output, elements; -1: there is no row
+
+  __device__ __forceinline__ block::Rows rows() { return {row, kept, &hull}; }
+};
+
+/// A place in a ring, and how often the ring has gone round, as parity.
+template <int kPlaces>
+struct RingPlace {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++at == kPlaces) at = 0, parity ^= 1;
+  }
+};
+
+/// Somebody fills, others use what is there and leave it.
+template <int kPlaces>
+struct Ring {
+  uint64_t full[kPlaces], left[kPlaces];
+
+  __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) {
+    for (int i = 0; i < kPlaces; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), fillers);
+      ptx::barrier_init(ptx::shared_address(&left[i]), users);
+    }
+  }
+  __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }
+  __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
+};
+
+inline constexpr int kPasses = 3;      // known at a time: the one that is worked on and the next ones
+inline constexpr int kLoaderWarps = 2;  // that fetch tiles; each a part of every tile
+
+template <AttendConfig C, class V>
+struct SharedMemory {
+  static constexpr int kStageK = KTile<C>::bytes(C.tile_kv), kStageV = VTile<C>::bytes(C.tile_kv);
+  static constexpr int kStagedO = C.o_dtype == DType::f32 ? 0 : StagedO<C>::bytes();
+  static_assert(C.stages_o || C.head_dim_vo <= C.head_dim_qk);
+
+  alignas(1024) char q[QTile<C>::bytes()];
+  alignas(1024) char k[C.stages][kStageK];
+  alignas(1024) char v[C.stages][kStageV];
+  alignas(1024) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
+  Pass<C> pass[kPasses];
+  block::PartMask<16, C.tile_kv / 32> mask[4 * C.teams()];  // a warp's own, of the tile that it works on
+  uint32_t live[3][C.tile_kv / 32];  // masked: keys of a tile that some row of the CTA keeps; in turn
+  uint32_t complete;
+  float never;  // ptx::made_before
+  Ring<1> query;
+  Ring<kPasses> passes;
+  Ring<C.stages> keys, values;
+};
+
+template <AttendConfig C, class V>
+constexpr int shared_bytes() { return int(sizeof(SharedMemory<C, V>)); }
+
+}  // namespace kvloom::sm90

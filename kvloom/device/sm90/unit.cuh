@@ -1,0 +1,22 @@
+// What a generated unit is made of: a configuration and a variant become a kernel and the facts of its launch.
+// Launched as <<<num_ctas * ctas, threads, dynamic shared bytes>>>(BoxedAttendArgs), in clusters of `ctas`.
+#pragma once
+
+#include "kvloom/contract/unit_facts.h"
+#include "kvloom/device/sm90/run.cuh"
+
+namespace kvloom::sm90 {
+
+template <AttendConfig C, class V>
+constexpr KernelFacts facts() {
+  return {C.threads(), int32_t(shared_bytes<C, V>()), 1, C.ctas, TileLoader<C, V>::kPartKeys, C.tile_rows};
+}
+
+}  // namespace kvloom::sm90
+
+#define KVLOOM_SM90_ATTEND(kName, kConfig, ...)                                                                                    \
+  extern "C" __device__ kvloom::KernelFacts kName##_facts = kvloom::sm90::facts<kConfig, __VA_ARGS__>();                           \
+  extern "C" __global__ void __launch_bounds__(kConfig.threads(), 1) kName(const __grid_constant__ kvloom::BoxedAttendArgs args) { \
+    extern __shared__ __align__(1024) char kvloom_shared[];                                                                        \
+    kvloom::sm90::block_run<kConfig, __VA_ARGS__>(args, kvloom_shared);                                                            \
+  }

@@ -1,0 +1,127 @@
+#include "kvloom/runtime/boxes.h"
+
+#include "kvloom/base/math.h"
+#include "kvloom/jit/driver.h"
+#include "kvloom/support/check.h"
+
+#include <limits>
+#include <numeric>
+
+namespace kvloom::runtime {
+namespace {
+
+constexpr int kRank = 5;
+constexpr int32_t kMostInBox = 256;  // of a dimension
+constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // coordinates
+
+/// K or V, in elements.
+struct Side {
+  const char* name;
+  const void* data;
+  int64_t page, token, head;
+  int64_t dim, block;  // a block is what a swizzle is wide
+};
+
+/// A stride that a map may have: of what there is but one, any does, and frameworks say 0.
+int64_t stride_of(int64_t stride, int64_t count) { return stride == 0 && count <= 1 ? 8 : stride; }
+
+int64_t block_of(int64_t dim) { return dim % 64 == 0 ? 64 : dim % 32 == 0 ? 32 : 16; }
+
+/// `strides`: of dimensions 1 to 4, elements.
+TensorMap encode(const AttentionSpec& s, const Side& side, const int64_t (&dims)[kRank], const int64_t (&strides)[kRank - 1], const int64_t (&box)[kRank]) {
+  constexpr unsigned kSteps[kRank] = {1, 1, 1, 1, 1};
+  const int64_t size = size_of(s.kv_dtype);
+  uint64_t map_dims[kRank], map_strides[kRank - 1];
+  unsigned map_box[kRank];
+  for (int i = 0; i < kRank; ++i) map_dims[i] = uint64_t(dims[i]), map_box[i] = unsigned(box[i]);
+  for (int i = 0; i + 1 < kRank; ++i) map_strides[i] = uint64_t(strides[i] * size);
+  const auto swizzle = side.block == 64 ? jit::kCuTensorMapSwizzle128 : side.block == 32 ? jit::kCuTensorMapSwizzle64 : jit::kCuTensorMapSwizzle32;
+  const auto type = s.kv_dtype == DType::f16 ? jit::kCuTensorMapF16 : jit::kCuTensorMapBf16;
+  const jit::Driver& d = jit::driver();
+  if (d.tensor_map_encode_tiled == nullptr) {
+    fail(ErrorCode::unsupported, "run: the driver has no cuTensorMapEncodeTiled, wanted one for CUDA 12.0 or newer; update it, or take options.kernel = \"sm80\"");
+  }
+  TensorMap map;
+  const jit::CuResult result =
+      d.tensor_map_encode_tiled(&map, type, kRank, const_cast<void*>(side.data), map_dims, map_strides, map_box, kSteps, jit::kCuTensorMapInterleaveNone,
+                                swizzle, jit::kCuTensorMapPromotion256, jit::kCuTensorMapFillZeros);
+  if (result == jit::kCuSuccess) return map;
+  fail(ErrorCode::unsupported,
+       "run: {}: strides of pages, tokens and heads: got {}, {} and {} elements, wanted some that a tensor map can have (cuTensorMapEncodeTiled says {}); "
+       "take options.kernel = \"sm80\"",
+       side.name, side.page, side.token, side.head, int(result));
+}
+
+/// Pages and heads are one dimension of the map: its step is what both strides are multiples of.
+AttendBoxes::Of paged(const AttentionSpec& s, const Side& side, int64_t num_pages, int64_t rows) {
+  const int64_t heads = s.num_kv_heads, page = stride_of(side.page, num_pages), head = heads == 1 ? page : side.head, step = std::gcd(page, head);
+  AttendBoxes::Of of{};
+  if (step == 0 || page < 0 || head < 0) {
+    fail(ErrorCode::unsupported,
+         "run: {}: strides of pages and heads: got {} and {} elements, wanted none below 0, and one above; take options.kernel = \"sm80\"", side.name,
+         page, head);
+  }
+  const int64_t page_step = page / step, head_step = head / step, last_head = (heads - 1) * head_step;
+  const int64_t places = num_pages > 0 ? (num_pages - 1) * page_step + last_head + 1 : kMost;
+  if (places > kMost || page_step > kMost) {
+    fail(ErrorCode::unsupported,
+         "run: {}: strides of pages and heads: got {} and {} elements for {} pages, wanted larger common divisors or fewer pages; take options.kernel = "
+         "\"sm80\"",
+         side.name, page, head, num_pages);
+  }
+  of.page_step = int32_t(page_step);
+  of.head_step = int32_t(head_step);
+  of.map = encode(s, side, {side.block, 8, side.dim / side.block, s.page_size / 8, places}, {side.token, side.block, 8 * side.token, step},
+                  {side.block, 8, side.dim / side.block, rows / 8, 1});
+  return of;
+}
+
+AttendBoxes::Of ragged(const AttentionSpec& s, const Side& side, int64_t tokens, int64_t rows) {
+  const int64_t token = stride_of(side.token, tokens), head = s.num_kv_heads == 1 ? 8 * token : side.head, blocks = side.dim / side.block;
+  const auto map = [&](int64_t keys, int64_t of_dims) {
+    return encode(s, side, {side.block, kMost, blocks, max_of<int64_t>(keys / 8, 1), s.num_kv_heads}, {token, side.block, 8 * token, head},
+                  {side.block, min_of<int64_t>(keys, 8), of_dims, max_of<int64_t>(keys / 8, 1), 1});
+  };
+  AttendBoxes::Of of{};
+  of.map = map(rows, blocks);
+  of.eight = map(8, blocks);
+  of.one = map(1, 1);
+  return of;
+}
+
+/// As many tokens as fill a tile of packed rows, all heads of a KV head.
+TensorMap queries(const AttentionSpec& s, const AttendParams& params, int64_t tokens) {
+  const Side side{"q", params.q, 0, params.q_token, params.q_head, s.head_dim_qk, block_of(s.head_dim_qk)};
+  const int64_t head = stride_of(side.head, s.num_qo_heads);
+  return encode(s, side, {side.dim, s.num_qo_heads, kMost, 1, 1}, {head, side.token, 8 * side.token, 8 * side.token},
+                {side.block, s.group_size(), tokens, 1, 1});
+}
+
+}  // namespace
+
+AttendBoxes make_boxes(const AttentionSpec& s, const AttendParams& params, int32_t box_keys, int32_t tile_rows) {
+  const KvView& kv = params.kv;
+  // A cache of no tokens may have no address, and a map wants one.
+  const Side k{"k", kv.k != nullptr ? kv.k : params.q, kv.k_page, kv.k_token, kv.k_head, s.head_dim_qk, block_of(s.head_dim_qk)};
+  const Side v{"v", kv.v != nullptr ? kv.v : params.q, kv.v_page, kv.v_token, kv.v_head, s.head_dim_vo, block_of(s.head_dim_vo)};
+  AttendBoxes boxes{};
+  if (s.storage == Storage::paged) {
+    boxes.rows = std::gcd(box_keys, s.page_size);
+    boxes.k = paged(s, k, kv.num_pages, boxes.rows);
+    boxes.v = paged(s, v, kv.num_pages, boxes.rows);
+  } else {
+    require(kv.num_pages <= kMost, "run: k: got {} tokens, wanted at most {}", kv.num_pages, kMost);
+    boxes.rows = box_keys;
+    boxes.tokens = int32_t(kv.num_pages);
+    boxes.k = ragged(s, k, kv.num_pages, box_keys);
+    boxes.v = ragged(s, v, kv.num_pages, box_keys);
+  }
+  const int32_t heads = s.group_size();
+  const bool fill = tile_rows % heads == 0 && heads <= kMostInBox && tile_rows / heads <= kMostInBox;
+  const bool apart = params.q_token != 0 && (params.q_head != 0 || s.num_qo_heads == 1);  // else there is one token, or one row for all
+  boxes.query_tokens = fill && apart ? tile_rows / heads : 0;
+  if (boxes.query_tokens > 0) boxes.q = queries(s, params, boxes.query_tokens);
+  return boxes;
+}
+
+}  // namespace kvloom::runtime

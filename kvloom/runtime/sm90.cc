@@ -1,0 +1,85 @@
+#include "kvloom/runtime/sm90.h"
+
+#include "kvloom/base/math.h"
+#include "kvloom/contract/kernel_key.h"
+#include "kvloom/device/sm90/choose.h"
+#include "kvloom/runtime/sm80.h"
+#include "kvloom/support/format.h"
+
+namespace kvloom::runtime {
+namespace {
+
+constexpr int32_t kSharedBytes = 227 * 1024;  // that every configuration fits in
+constexpr double kFlopPerNs = 5600.0;         // that an SM does in wgmma (docs: lab notes, H200)
+
+sm90::UnitSpec unit_spec(const AttentionSpec& s) {
+  const bool hooked = s.variant.soft_cap > 0.0f || s.variant.user != nullptr || s.variant.reduction == Reduction::sum;
+  return {s.head_dim_qk, s.head_dim_vo, s.q_dtype, s.o_dtype, s.storage == Storage::paged, hooked};
+}
+
+/// Designated initialisers, in the order of the struct.
+std::string config_text(const sm90::AttendConfig& c) {
+  return kvloom::format(
+      ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, "
+      ".ctas = {}, .paged = {}, .q_in_registers = {}, .stages_o = {}",
+      c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.ctas, c.paged, c.q_in_registers,
+      c.stages_o);
+}
+
+/// Nanoseconds of a CTA, or of a cluster.
+KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
+  KernelClass k;
+  k.tile_rows = c.item_rows();
+  k.tile_kv = c.tile_kv;
+  k.cost_per_token = int32_t(2.0 * (s.head_dim_qk + s.head_dim_vo) * c.tile_rows / kFlopPerNs) + 1;
+  k.cost_per_item = 4500;  // half a tile at the edge, and what lies between passes
+  return k;
+}
+
+}  // namespace
+
+std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  if (g.capability != 90) return kvloom::format("compute capability {}.{}, wanted 9.0", g.capability / 10, g.capability % 10);
+  if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return kvloom::format("q is {}, wanted f16 or bf16", name_of(s.q_dtype));
+  if (s.kv_dtype != s.q_dtype) return kvloom::format("k and v are {} with q {}, wanted {}", name_of(s.kv_dtype), name_of(s.q_dtype), name_of(s.q_dtype));
+  if (!sm90::has_dims(s.head_dim_qk, s.head_dim_vo)) {
+    return kvloom::format("head dims {} and {}: wanted 64, 96, 128, 192 or 256 for both, or 192 and 128", s.head_dim_qk, s.head_dim_vo);
+  }
+  if (s.storage == Storage::paged && s.page_size % 8 != 0) return kvloom::format("page_size {}: wanted a multiple of 8", s.page_size);
+  if (s.storage == Storage::ragged && s.head_dim_qk == 96) return "head dim 96, ragged: single keys don't begin where a box may; pages do";
+  if (s.variant.rope.mode != RopeMode::none) return "rope: keys are read as they are stored";
+  if (fixed_split) return "fixed_split: wanted one kernel for steps of every kind";
+  if (g.shared_bytes_block < kSharedBytes) return kvloom::format("{} bytes of shared memory for a CTA, wanted {}", g.shared_bytes_block, kSharedBytes);
+  return sm80_refusal(s, g, fixed_split);
+}
+
+OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+  const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
+  sm80_schedule(s, g, config);
+  config.classes[1] = compute_class(s, mixed);
+  config.num_ctas = g.num_sms;
+  OwnSchedules own{sm80_memory_schedule(s, g, config), {}};
+  if (compute.ctas == mixed.ctas) return own;
+  own.compute = config;
+  own.compute->classes[1] = compute_class(s, compute);
+  own.compute->num_ctas = max_of(1, g.num_sms / compute.ctas);
+  return own;
+}
+
+jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  const Sm80Texts few = sm80_texts(s, g, fixed_split);
+  const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
+  std::vector<jit::UnitConfig> configs{{"sm80", "kMemory", few.memory}, {"sm90", "kCompute", config_text(compute)}};
+  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_SM80_ATTEND", "kMemory"}, {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"}};
+  if (mixed.ctas != compute.ctas) {
+    configs.push_back({"sm90", "kMixed", config_text(mixed)});
+    entries.push_back({"attend_mixed", "KVLOOM_SM90_ATTEND", "kMixed"});
+  }
+  if (!few.mixed_memory.empty()) {
+    configs.push_back({"sm80", "kMixedMemory", few.mixed_memory});
+    entries.push_back({"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"});
+  }
+  return jit::attend_unit(unit_key("sm90", s, fixed_split), s, configs, entries);
+}
+
+}  // namespace kvloom::runtime
