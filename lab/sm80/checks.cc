@@ -168,10 +168,10 @@ SchedulerConfig scheduler(const lab::Unit& unit, const UnitInfo& u, const Schedu
   SchedulerConfig cfg;
   cfg.num_ctas = how.ctas;
   cfg.policy = u.fixed ? Policy::fixed_split : how.policy;
-  cfg.split_tokens = 2 * unit.facts[13];
+  cfg.split_tokens = 2 * unit.tiles[0].keys;
   for (int i = 0; i < 2; ++i) {
-    cfg.classes[i].tile_rows = unit.facts[12 + 2 * i];
-    cfg.classes[i].tile_kv = unit.facts[13 + 2 * i];
+    cfg.classes[i].tile_rows = unit.tiles[i].rows;
+    cfg.classes[i].tile_kv = unit.tiles[i].keys;
     cfg.classes[i].heads_per_item = how.heads;
     cfg.classes[i].cost_per_token = 10;
     cfg.classes[i].cost_per_item = 300;

@@ -23,17 +23,16 @@ class CudaUnit : public Unit {
  public:
   explicit CudaUnit(const std::string& path) {
     CK(cuModuleLoad(&module_, path.c_str()));
-    CUdeviceptr p;
-    size_t n;
-    CK(cuModuleGetGlobal(&p, &n, module_, "kvloom_facts"));
-    CK(cuMemcpyDtoH(facts, p, sizeof facts));
+    read("lab_tiles", tiles, sizeof tiles);
     for (int k = 0; k < 3; ++k) {
       f_[k] = nullptr;
       if (cuModuleGetFunction(&f_[k], module_, kKindNames[k])) continue;
-      CK(cuFuncSetAttribute(f_[k], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, facts[3 * k + 1]));
+      kvloom::KernelFacts& f = facts[k];
+      read((std::string(kKindNames[k]) + "_facts").c_str(), &f, sizeof f);
+      CK(cuFuncSetAttribute(f_[k], CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, f.shared_bytes));
       int fit = 0;
-      CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, f_[k], facts[3 * k], size_t(facts[3 * k + 1])));
-      if (fit < facts[3 * k + 2]) std::printf("%s %s: %d CTAs fit an SM, %d aimed at\n", path.c_str(), kKindNames[k], fit, facts[3 * k + 2]);
+      CK(cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, f_[k], f.threads, size_t(f.shared_bytes)));
+      if (fit < f.ctas_per_sm) std::printf("%s %s: %d CTAs fit an SM, %d aimed at\n", path.c_str(), kKindNames[k], fit, f.ctas_per_sm);
     }
   }
   void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) override {
@@ -43,14 +42,21 @@ class CudaUnit : public Unit {
     attribute.value.programmaticStreamSerializationAllowed = 1;
     CUlaunchConfig config = {};
     config.gridDimX = unsigned(ctas), config.gridDimY = config.gridDimZ = 1;
-    config.blockDimX = unsigned(facts[3 * kind]), config.blockDimY = config.blockDimZ = 1;
-    config.sharedMemBytes = unsigned(facts[3 * kind + 1]);
+    config.blockDimX = unsigned(facts[kind].threads), config.blockDimY = config.blockDimZ = 1;
+    config.sharedMemBytes = unsigned(facts[kind].shared_bytes);
     config.hStream = cudaStreamPerThread;
     config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
     CK(cuLaunchKernelEx(&config, f_[kind], a, nullptr));
   }
 
  private:
+  /// A variable of the module.
+  void read(const char* name, void* to, size_t bytes) {
+    CUdeviceptr p;
+    size_t n;
+    CK(cuModuleGetGlobal(&p, &n, module_, name));
+    CK(cuMemcpyDtoH(to, p, bytes));
+  }
   CUmodule module_;
   CUfunction f_[3];
 };

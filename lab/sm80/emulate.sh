@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# emulate.sh [unit ...]: builds lab/sm80/out/emulated, the random cases on an emulated GPU, for these units (default: all of units.py).
+# emulate.sh [unit ...]: builds lab/sm80/out/emulate/emulated, the random cases on an emulated GPU, for these units (default: all of units.py).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT_DIR:-lab/sm80/out/emulate}
@@ -12,7 +12,7 @@ g++ $flags -c lab/sm80/checks.cc -o $out/checks.o
 objects=""
 while read -r u; do
   objects+=" $out/$u.o"
-  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_small=attend_small_$u -Dkvloom_facts=kvloom_facts_$u -x c++ -c $out/$u.cu -o $out/$u.o"
+  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_small=attend_small_$u -Dlab_tiles=lab_tiles_$u -include lab/sm80/emulator/simt.h -x c++ -c $out/$u.cu -o $out/$u.o"
 done < $out/names | xargs -P 2 -I{} sh -c '{}'
 objects=$(sed "s#.*#$out/&.o#" $out/names | tr '\n' ' ')
 g++ -o $out/emulated $out/checks.o $out/machine.o $out/simt.o $objects ${LIBRARIES:-build/release/cli/libkvloom_cli_core.a build/release/kvloom/libkvloom.a build/release/kvloom/libkvloom_ref.a} -lpthread

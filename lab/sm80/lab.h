@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/attend_args.h"
+#include "kvloom/contract/unit_facts.h"
 
 #include <cstdint>
 #include <string>
@@ -27,7 +28,11 @@ constexpr const char* kKindNames[] = {"attend_memory", "attend_compute", "attend
 class Unit {
  public:
   virtual ~Unit() = default;
-  int32_t facts[18] = {};
+  kvloom::KernelFacts facts[3] = {};  // by Kind
+  struct Tile {
+    int32_t rows, keys;
+  };
+  Tile tiles[2] = {};  // by class: of attend_memory, attend_compute
   bool early = false;  // programmatic dependent launch: behind the launch before, without waiting for its end
   virtual void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) = 0;
 };

@@ -216,13 +216,13 @@ void time_case(const UnitInfo& u, const Shape& s, std::FILE* json, const std::st
   const bool big = *std::max_element(s.q.begin(), s.q.end()) * (s.hq / s.hk) > 16;
   const lab::Kind kind = how == "mixed" ? lab::mixed : big ? lab::compute : lab::memory;
   SchedulerConfig cfg;
-  cfg.num_ctas = lab::machine().sms() * unit.facts[3 * kind + 2];
+  cfg.num_ctas = lab::machine().sms() * unit.facts[kind].ctas_per_sm;
   cfg.levels = LevelMode::off;
   if (u.fixed) cfg.policy = Policy::fixed_split, cfg.split_tokens = 1024;
   cfg.compute_rows_above = big ? 0 : 16;
   for (int i = 0; i < 2; ++i) {
-    cfg.classes[i].tile_rows = unit.facts[12 + 2 * i], cfg.classes[i].tile_kv = unit.facts[13 + 2 * i];
-    cfg.classes[i].cost_per_token = i == 0 ? 15 * unit.facts[2] : 45, cfg.classes[i].cost_per_item = 2500;
+    cfg.classes[i].tile_rows = unit.tiles[i].rows, cfg.classes[i].tile_kv = unit.tiles[i].keys;
+    cfg.classes[i].cost_per_token = i == 0 ? 15 * unit.facts[lab::memory].ctas_per_sm : 45, cfg.classes[i].cost_per_item = 2500;
   }
   cfg.cost_partial = 1000, cfg.cost_merge = 2500;
   int64_t kv_tokens = 0;

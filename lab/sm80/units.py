@@ -104,13 +104,17 @@ def text(u):
             + entries(u.get("only")))
 
 
+# Of both classes, beside the facts that every kernel has.
+TILES = 'extern "C" __device__ int32_t lab_tiles[4] = {{{0}.tile_rows, {0}.tile_kv, {1}.tile_rows, {1}.tile_kv}};\n'
+
+
 def entries(only):
     if not only:
-        return ("KVLOOM_SM80_FACTS(kMemory, kMixedMemory, kCompute, Variant)\nKVLOOM_SM80_ATTEND(attend_memory, kMemory, Variant)\n"
+        return (TILES.format("kMemory", "kCompute") + "KVLOOM_SM80_ATTEND(attend_memory, kMemory, Variant)\n"
                 "KVLOOM_SM80_ATTEND(attend_compute, kCompute, Variant)\nKVLOOM_SM80_ATTEND_MIXED(attend_mixed, kMixedMemory, kCompute, Variant)\n"
                 "KVLOOM_SM80_ATTEND(attend_small, kMixedMemory, Variant)\n")
     c = "kCompute" if only == "compute" else "kMemory"
-    return f"KVLOOM_SM80_FACTS({c}, {c}, {c}, Variant)\nKVLOOM_SM80_ATTEND(attend_{only}, {c}, Variant)\n"
+    return TILES.format(c, c) + f"KVLOOM_SM80_ATTEND(attend_{only}, {c}, Variant)\n"
 
 
 def row(u):

@@ -2,16 +2,18 @@
 #include "../lab.h"
 #include "simt.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
 
-#define UNIT(name)                                                   \
-  extern "C" void attend_memory_##name(const kvloom::AttendArgs);    \
-  extern "C" void attend_compute_##name(const kvloom::AttendArgs);   \
-  extern "C" void attend_mixed_##name(const kvloom::AttendArgs);     \
-  extern "C" int32_t kvloom_facts_##name[18];
+#define UNIT(name)                                                                                                                \
+  extern "C" void attend_memory_##name(const kvloom::AttendArgs);                                                                 \
+  extern "C" void attend_compute_##name(const kvloom::AttendArgs);                                                                \
+  extern "C" void attend_mixed_##name(const kvloom::AttendArgs);                                                                  \
+  extern "C" kvloom::KernelFacts attend_memory_##name##_facts, attend_compute_##name##_facts, attend_mixed_##name##_facts; \
+  extern "C" int32_t lab_tiles_##name[4];
 #include "emulated.inc"
 #undef UNIT
 
@@ -22,12 +24,13 @@ Entry running;
 
 class EmulatedUnit : public Unit {
  public:
-  EmulatedUnit(const int32_t* f, Entry a, Entry b, Entry c) : entry_{a, b, c} {
-    for (int i = 0; i < 18; ++i) facts[i] = f[i];
+  EmulatedUnit(std::initializer_list<kvloom::KernelFacts> f, const int32_t (&t)[4], Entry a, Entry b, Entry c) : entry_{a, b, c} {
+    std::copy(f.begin(), f.end(), facts);
+    tiles[0] = {t[0], t[1]}, tiles[1] = {t[2], t[3]};
   }
   void launch(Kind kind, const kvloom::AttendArgs& args, int ctas) override {
     running = entry_[kind];
-    simt::launch([](const void* a) { running(*static_cast<const kvloom::AttendArgs*>(a)); }, &args, ctas, facts[3 * kind], facts[3 * kind + 1]);
+    simt::launch([](const void* a) { running(*static_cast<const kvloom::AttendArgs*>(a)); }, &args, ctas, facts[kind].threads, facts[kind].shared_bytes);
   }
 
  private:
@@ -37,7 +40,10 @@ class EmulatedUnit : public Unit {
 class Emulator : public Machine {
  public:
   Emulator() {
-#define UNIT(name) units_[#name] = std::make_unique<EmulatedUnit>(kvloom_facts_##name, attend_memory_##name, attend_compute_##name, attend_mixed_##name);
+#define UNIT(name)                                                                                                                           \
+  units_[#name] = std::make_unique<EmulatedUnit>(                                                                                            \
+      std::initializer_list<kvloom::KernelFacts>{attend_memory_##name##_facts, attend_compute_##name##_facts, attend_mixed_##name##_facts}, \
+      lab_tiles_##name, attend_memory_##name, attend_compute_##name, attend_mixed_##name);
 #include "emulated.inc"
 #undef UNIT
   }

@@ -64,10 +64,16 @@ struct Phased {
   uint32_t count = 0, pending = 0;
   uint64_t phase = 0;
   std::deque<std::vector<Copy>> landing;  // copies whose landing is an arrival
+  int64_t bytes = 0;                      // that the phase waits for, beside arrivals
+  std::deque<Box> boxes;
 
+  void complete() {
+    if (pending == 0 && bytes == 0) pending = count, ++phase;
+  }
   void arrive() {
     if (pending == 0) std::printf("simt: more arrivals than a phase has\n"), std::abort();
-    if (--pending == 0) pending = count, ++phase;
+    --pending;
+    complete();
   }
 };
 
@@ -75,6 +81,7 @@ std::map<uint32_t, Phased> barriers;
 std::vector<Fiber> fibers;
 std::vector<Warp> warps;
 Meeting block;
+std::map<int, Meeting> named;
 void* scheduler_sp;
 int current, running;
 void (*entry)(const void*);
@@ -124,12 +131,12 @@ void warp_barrier(uint32_t mask) {
   if (mask == 0xffffffffu) return meet(w.all, 32);
   meet(w.quad[__builtin_ctz(mask) / 4], __builtin_popcount(mask));
 }
-const Buffer* warp_share(const void* mine, size_t bytes) {
+const Buffer* warp_share(const void* mine, size_t bytes, uint32_t mask) {
   Warp& w = warps[threadIdx.x / 32];
   const int lane = int(threadIdx.x & 31);
   Buffer* side = w.buffer[w.uses[lane]++ & 1];
   std::memcpy(side[lane].bytes, mine, bytes);
-  meet(w.all, 32);
+  warp_barrier(mask);
   return side;
 }
 
@@ -169,13 +176,47 @@ void arrive_after_copies(uint32_t barrier) {
   barriers.at(barrier).landing.push_back(std::move(f.open));
   f.open.clear();
 }
+/// Elements outside the tensor are zeros. Sixteen bytes at a time, which are never apart.
+uint32_t land(const Box& b) {
+  uint32_t at = b.to, n[5];
+  for (n[4] = 0; n[4] < b.box[4]; ++n[4]) for (n[3] = 0; n[3] < b.box[3]; ++n[3]) for (n[2] = 0; n[2] < b.box[2]; ++n[2]) for (n[1] = 0; n[1] < b.box[1]; ++n[1]) {
+    for (n[0] = 0; n[0] < b.box[0]; n[0] += 8, at += 16) {
+      const char* from = b.base;
+      bool inside = true;
+      for (int i = 0; i < 5; ++i) {
+        const int64_t x = int64_t(b.at[i]) + n[i];
+        inside = inside && x >= 0 && x < int64_t(b.dims[i]);
+        from += x * int64_t(b.strides[i]);
+      }
+      char* to = shared(b.swizzle ? at ^ ((at >> 7 & (b.swizzle / 16 - 1)) << 4) : at);
+      if (inside) std::memcpy(to, from, 16);
+      else std::memset(to, 0, 16);
+    }
+  }
+  return at - b.to;
+}
 void land_all(Phased& b) {
+  while (!b.boxes.empty()) {
+    b.bytes -= land(b.boxes.front());
+    b.boxes.pop_front();
+    b.complete();
+  }
   while (!b.landing.empty()) {
     land(b.landing.front());
     b.landing.pop_front();
     b.arrive();
   }
 }
+void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
+  Phased& b = barriers.at(barrier);
+  b.bytes += bytes;
+  b.arrive();
+}
+void box_later(const Box& box, uint32_t barrier) {
+  if (box.to % 128 != 0) std::printf("simt: a box to byte %u of shared memory, wanted a multiple of 128\n", box.to), std::abort();
+  barriers.at(barrier).boxes.push_back(box);
+}
+void named_barrier(int id, int threads) { meet(named[id], threads); }
 /// Copies have landed by every second look, so that both answers occur.
 bool barrier_test(uint32_t barrier, uint32_t parity) {
   static bool late = false;
@@ -210,6 +251,7 @@ void launch(void (*kernel)(const void*), const void* args, int ctas, int threads
     std::memset(kvloom_shared, 0xff, sizeof kvloom_shared);
     warps = std::vector<Warp>(size_t(threads / 32));
     block = {};
+    named.clear();
     barriers.clear();
     running = threads;
     for (Fiber& f : fibers) {

@@ -30,7 +30,7 @@ void block_barrier();
 /// Meets the lanes of `mask` of the calling warp.
 void warp_barrier(uint32_t mask);
 /// Deposits `mine`, meets all lanes, and returns what they deposited, by lane.
-const Buffer* warp_share(const void* mine, size_t bytes);
+const Buffer* warp_share(const void* mine, size_t bytes, uint32_t mask = 0xffffffffu);
 template <class T>
 T from_lane(const Buffer* all, int lane) {
   T x;
@@ -49,6 +49,21 @@ void barrier_arrive(uint32_t barrier);
 void arrive_after_copies(uint32_t barrier);
 bool barrier_test(uint32_t barrier, uint32_t parity);
 void barrier_wait(uint32_t barrier, uint32_t parity);
+
+void barrier_arrive_expect(uint32_t barrier, uint32_t bytes);
+/// A box of a tensor of 16-bit elements, which lands when somebody waits for the barrier's phase.
+struct Box {
+  uint32_t to;
+  const char* base;
+  uint64_t strides[5];
+  uint32_t dims[5];
+  uint32_t box[5];
+  int at[5];
+  uint32_t swizzle;
+};
+void box_later(const Box& box, uint32_t barrier);
+/// Barrier `id` of `threads` threads.
+void named_barrier(int id, int threads);
 
 char* shared(uint32_t address);
 uint32_t shared_address(const void* p);
@@ -80,6 +95,20 @@ inline uint32_t __reduce_or_sync(uint32_t, uint32_t x) {
   for (int i = 0; i < 32; ++i) x |= simt::from_lane<uint32_t>(all, i);
   return x;
 }
+inline int simt_reduce(uint32_t mask, int x, int (*join)(int, int)) {
+  const simt::Buffer* all = simt::warp_share(&x, sizeof x, mask);
+  for (int i = 0; i < 32; ++i) x = mask >> i & 1 ? join(x, simt::from_lane<int>(all, i)) : x;
+  return x;
+}
+inline int __reduce_max_sync(uint32_t mask, int x) { return simt_reduce(mask, x, [](int a, int b) { return a > b ? a : b; }); }
+inline int __reduce_min_sync(uint32_t mask, int x) { return simt_reduce(mask, x, [](int a, int b) { return a < b ? a : b; }); }
+inline uint32_t __reduce_add_sync(uint32_t, uint32_t x) {
+  const simt::Buffer* all = simt::warp_share(&x, sizeof x);
+  x = 0;
+  for (int i = 0; i < 32; ++i) x += simt::from_lane<uint32_t>(all, i);
+  return x;
+}
+inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 inline bool __all_sync(uint32_t mask, bool x) { return __ballot_sync(mask, x) == 0xffffffffu; }
 
 inline int atomicMax(int* p, int x) { int b = *p; *p = b > x ? b : x; return b; }

@@ -1,0 +1,16 @@
+#pragma once
+#include "simt.h"
+#include "tests/cuda/fake_tensor_map.h"
+namespace kvloom::ptx {
+inline void barrier_arrive_expect(uint32_t b, uint32_t bytes) { simt::barrier_arrive_expect(b, bytes); }
+inline void barrier_init_fence() {}
+inline void fence_shared_async() {}
+inline void prefetch_map(const void*) {}
+template <int kCtas>
+inline void load_box(uint32_t to, const void* map, uint32_t barrier, int x0, int x1, int x2, int x3, int x4) {
+  static_assert(kCtas == 1, "one CTA at a time");
+  const auto& m = *static_cast<const test::FakeTensorMap*>(map);
+  simt::box_later({to, m.base, {uint64_t(2), m.strides[0], m.strides[1], m.strides[2], m.strides[3]}, {m.dims[0], m.dims[1], m.dims[2], m.dims[3], m.dims[4]},
+                   {m.box[0], m.box[1], m.box[2], m.box[3], m.box[4]}, {x0, x1, x2, x3, x4}, m.swizzle}, barrier);
+}
+}  // namespace kvloom::ptx

@@ -1,0 +1,52 @@
+// The fake driver's attention of family sm90, on emulated units: found by what they compute.
+#include "kvloom/contract/kernel_key.h"
+#include "simt.h"
+#include "tests/cuda/fake_kernels.h"
+#include "kvloom/contract/attend_boxes.h"
+#include "kvloom/contract/unit_facts.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <set>
+
+#define UNIT(name, key)                                                                                            \
+  extern "C" void attend_compute_##name(const kvloom::BoxedAttendArgs), attend_mixed_##name(const kvloom::BoxedAttendArgs); \
+  extern "C" kvloom::KernelFacts attend_compute_##name##_facts, attend_mixed_##name##_facts;
+#include "emulated.inc"
+#undef UNIT
+
+namespace kvloom::test {
+namespace {
+
+using Entry = void (*)(const BoxedAttendArgs);
+struct Unit {
+  Entry compute, mixed;
+  const KernelFacts *compute_facts, *mixed_facts;
+};
+const std::map<std::string, Unit> units = {
+#define UNIT(name, key) {key, {attend_compute_##name, attend_mixed_##name, &attend_compute_##name##_facts, &attend_mixed_##name##_facts}},
+#include "emulated.inc"
+#undef UNIT
+};
+Entry running;
+
+bool emulate_boxed(const KernelCall& call) {
+  if (!call.boxed || call.spec.variant.user != nullptr) return false;
+  const std::string key = unit_key("sm90", call.spec, false);
+  static std::set<std::string> seen;
+  const auto found = units.find(key);
+  if (seen.insert(key).second) std::fprintf(stderr, "emulator: %s %s\n", key.c_str(), found == units.end() ? "is not there: the CPU's" : "runs");
+  if (found == units.end()) return false;
+  const bool mixed = call.name == "attend_mixed";
+  running = mixed ? found->second.mixed : found->second.compute;
+  const KernelFacts& facts = mixed ? *found->second.mixed_facts : *found->second.compute_facts;
+  const BoxedAttendArgs args = call.as<BoxedAttendArgs>();
+  simt::launch([](const void* a) { running(*static_cast<const BoxedAttendArgs*>(a)); }, &args, int(call.grid), facts.threads, facts.shared_bytes);
+  return true;
+}
+
+const bool set = (emulate = emulate_boxed, true);
+
+}  // namespace
+}  // namespace kvloom::test
