@@ -1,11 +1,33 @@
-// Products happen when they are asked for: what is missing of waits behind them does not show here, what is missing before them does.
+// Products happen as late as they may: when their warpgroup waits for them. Operands are read then, from where they were, so whoever lets go of a
+// tile, writes into P or reads O too early computes with other numbers.
 #pragma once
+#include <deque>
+#include <functional>
+#include <vector>
 #include "lab/sm80/emulator/kvloom/device/ptx/mma.cuh"
 namespace kvloom::ptx {
+using Products = std::vector<std::function<void()>>;
+struct Pending {
+  Products open;
+  std::deque<Products> groups;
+};
+inline Pending& pending() {
+  static Pending of_thread[1024];
+  return of_thread[threadIdx.x];
+}
 inline void warpgroup_begin() {}
-inline void warpgroup_commit() {}
+inline void warpgroup_commit() {
+  pending().groups.push_back(std::move(pending().open));
+  pending().open.clear();
+}
 template <int kPending>
-inline void warpgroup_wait() {}
+inline void warpgroup_wait() {
+  std::deque<Products>& groups = pending().groups;
+  while (int(groups.size()) > kPending) {
+    for (const auto& product : groups.front()) product();
+    groups.pop_front();
+  }
+}
 template <int kTiles, class T>
 inline void pinned(T (&)[kTiles][4]) {}
 enum class Major { k = 0, mn = 1 };
@@ -55,6 +77,14 @@ struct WarpgroupMma {
   }
   template <bool kAdds>
   static void registers(float (&d)[kTiles][4], const uint32_t (&a)[4], uint64_t b) {
+    pending().open.push_back([&d, &a, b] { multiply<kAdds>(d, a, b); });
+  }
+  template <bool kAdds>
+  static void shared(float (&d)[kTiles][4], uint64_t a, uint64_t b) {
+    pending().open.push_back([&d, a, b] { multiply<kAdds>(d, a, b); });
+  }
+  template <bool kAdds>
+  static void multiply(float (&d)[kTiles][4], const uint32_t (&a)[4], uint64_t b) {
     const auto* all = simt::warp_share(a, 16);
     const int lane = int(threadIdx.x) & 31;
     float rows[2][16];
@@ -68,7 +98,7 @@ struct WarpgroupMma {
     run(d, rows, b, kAdds);
   }
   template <bool kAdds>
-  static void shared(float (&d)[kTiles][4], uint64_t a, uint64_t b) {
+  static void multiply(float (&d)[kTiles][4], uint64_t a, uint64_t b) {
     const Operand o(a);
     const int lane = int(threadIdx.x) & 31, first = int(threadIdx.x) / 32 % 4 * 16 + lane / 4;
     float rows[2][16];
