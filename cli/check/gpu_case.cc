@@ -56,8 +56,7 @@ bool needs_pages(const Case& c) {
 }
 
 /// True if the case can take on a key: what its lengths and tables are made for stays.
-bool can_be(const Case& c, const std::string& family, const AttentionSpec& key, bool for_user) {
-  if (family == "sm90" && key.storage == Storage::paged && c.spec.page_size % 8 != 0) return false;
+bool can_be(const Case& c, const AttentionSpec& key, bool for_user) {
   if (key.storage == Storage::ragged && needs_pages(c)) return false;
   const VariantSpec& v = key.variant;
   if (for_user && (v.alibi || v.soft_cap > 0.0f || v.reduction == Reduction::sum)) return false;
@@ -120,7 +119,7 @@ void bend_for_gpu(Case& c, int64_t index, bool for_user) {
   constexpr int64_t kCount = int64_t(std::size(kKeys));
   for (int64_t i = 0; i < kCount; ++i) {
     const ParsedKey key = parse_kernel_key(kKeys[(index + i) % kCount]);
-    if (!can_be(c, key.family, key.spec, for_user)) continue;
+    if (!can_be(c, key.spec, for_user)) continue;
     c.kernel = key.family;
     AttentionSpec& s = c.spec;
     s.head_dim_qk = key.spec.head_dim_qk;

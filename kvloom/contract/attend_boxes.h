@@ -25,7 +25,7 @@ struct AttendBoxes {
   };
   Of k, v;
   TensorMap q;
-  int32_t rows;         // keys of a box, a multiple of 8
+  int32_t rows;         // keys of a box, a multiple of 8; 0: pages are too small for any, there are no maps of K and V
   int32_t tokens;       // ragged: that are there for sure
   int32_t query_tokens; // of a box of Q, which fills a tile; 0: heads don't divide tiles, there are no such boxes
 };

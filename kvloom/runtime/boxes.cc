@@ -105,7 +105,9 @@ AttendBoxes make_boxes(const AttentionSpec& s, const AttendParams& params, int32
   const Side k{"k", kv.k != nullptr ? kv.k : params.q, kv.k_page, kv.k_token, kv.k_head, s.head_dim_qk, block_of(s.head_dim_qk)};
   const Side v{"v", kv.v != nullptr ? kv.v : params.q, kv.v_page, kv.v_token, kv.v_head, s.head_dim_vo, block_of(s.head_dim_vo)};
   AttendBoxes boxes{};
-  if (s.storage == Storage::paged) {
+  if (s.storage == Storage::paged && s.page_size % 8 != 0) {
+    boxes.rows = 0;  // row by row
+  } else if (s.storage == Storage::paged) {
     boxes.rows = std::gcd(box_keys, s.page_size);
     boxes.k = paged(s, k, kv.num_pages, boxes.rows);
     boxes.v = paged(s, v, kv.num_pages, boxes.rows);

@@ -45,7 +45,6 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   if (!sm90::has_dims(s.head_dim_qk, s.head_dim_vo)) {
     return kvloom::format("head dims {} and {}: wanted 64, 96, 128, 192 or 256 for both, or 192 and 128", s.head_dim_qk, s.head_dim_vo);
   }
-  if (s.storage == Storage::paged && s.page_size % 8 != 0) return kvloom::format("page_size {}: wanted a multiple of 8", s.page_size);
   if (s.storage == Storage::ragged && s.head_dim_qk == 96) return "head dim 96, ragged: single keys don't begin where a box may; pages do";
   if (s.variant.rope.mode != RopeMode::none) return "rope: keys are read as they are stored";
   if (fixed_split) return "fixed_split: wanted one kernel for steps of every kind";
@@ -59,7 +58,8 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   config.classes[1] = compute_class(s, mixed);
   config.num_ctas = g.num_sms;
   OwnSchedules own{sm80_memory_schedule(s, g, config), {}};
-  if (compute.ctas == mixed.ctas) return own;
+  const bool boxed = s.storage == Storage::ragged || s.page_size % 8 == 0;  // rows fetched one by one land in one CTA
+  if (compute.ctas == mixed.ctas || !boxed) return own;
   own.compute = config;
   own.compute->classes[1] = compute_class(s, compute);
   own.compute->num_ctas = max_of(1, g.num_sms / compute.ctas);

@@ -82,7 +82,7 @@ TEST_F(GpuBits, PagesOfAnySizeAndNone) {
       spec.variant.range.causal = causal;
       for (const std::vector<Request>& requests : steps) {
         const std::vector<char> first = bits_in_pages(gpu, spec, 8, requests);
-        for (const int32_t page_size : {16, 24, 32, 64, 128, 256, 0}) {
+        for (const int32_t page_size : {1, 3, 16, 24, 32, 64, 128, 256, 0}) {
           if (gpu.is_fake() && page_size != 24 && page_size != 0) continue;
           if (dim == 96 && page_size == 0) continue;  // has no kernel
           EXPECT_EQ(bits_in_pages(gpu, spec, page_size, requests), first) << "d" << dim << (causal ? ", causal" : "") << ", pages of " << page_size;

@@ -287,8 +287,8 @@ TEST_F(CudaEngine, KernelIsTheCallersChoice) {
   EXPECT_TRUE(has(engine.explain(), "declined attend.sm90.bf16.d64.paged.causal: options.kernel asks for sm80")) << engine.explain();
   options.kernel = "sm90";
   AttentionSpec spec = gpu_spec();
-  spec.page_size = 12;
-  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "attend.sm90.bf16.d64.paged.causal: page_size 12: wanted a multiple of 8"));
+  spec.head_dim_qk = spec.head_dim_vo = 80;
+  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "attend.sm90.bf16.d80.paged.causal: head dims 80 and 80: wanted 64"));
   options.kernel = "sm95";
   EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::invalid_argument), "options.kernel: got \"sm95\", wanted one of sm90, sm80"));
 }

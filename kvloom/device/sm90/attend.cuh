@@ -34,7 +34,9 @@ struct Team {
   float o[1][C.dim_tiles()][4];
   block::OnlineSoftmax<1> softmax;
 
-  __device__ __forceinline__ Team(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory), masks_made(0), masks_used(0) {}
+  const bool gathered;  // tiles come by copies of threads, whose writes wgmma sees behind a fence alone
+
+  __device__ __forceinline__ Team(const AttendArgs& a, SharedMemory<C, V>& memory, bool rows) : args(a), m(memory), gathered(rows), masks_made(0), masks_used(0) {}
 
   __device__ __forceinline__ Descriptor key_tile() const { return KTile<C>::keys(ptx::shared_address(m.k[key_at.at])); }
   __device__ __forceinline__ Descriptor value_tile() const { return VTile<C>::values(ptx::shared_address(m.v[value_at.at])); }
@@ -49,6 +51,14 @@ struct Team {
   }
   __device__ __forceinline__ void leave_keys() { warp_leave(m.keys.left[key_at.at]), key_at.next(); }
   __device__ __forceinline__ void leave_values() { warp_leave(m.values.left[value_at.at]), value_at.next(); }
+  __device__ __forceinline__ void wait_keys() {
+    m.keys.wait_full(key_at);
+    if (C.gathers() && gathered) ptx::fence_shared_async();
+  }
+  __device__ __forceinline__ void wait_values() {
+    m.values.wait_full(value_at);
+    if (C.gathers() && gathered) ptx::fence_shared_async();
+  }
   /// A tile that none of the warpgroup's rows keeps anything of.
   __device__ __forceinline__ void pass_by() {
     m.keys.wait_full(key_at), leave_keys();
@@ -167,16 +177,16 @@ struct Team {
     constexpr bool kBiased = kForm == block::Form::biased;
     if (kEdge && pass->masked) warp_make_mask(token);
     if constexpr (kBiased) block::start_biased(s, rows(), 0, keys_of<kEdge>(token), 1.0f / scaling.by.hooks);
-    m.keys.wait_full(key_at);
+    wait_keys();
     start_scores<C, kBiased>(s[0], q, key_tile());
   }
   /// Values of an edge are made fit for the product as soon as they are there.
   __device__ __forceinline__ void prepare_values(int32_t token) {
-    m.values.wait_full(value_at);
-    clear_dead_values(token);
+    wait_values();
+    if (!C.gathers() || !gathered || pass->masked) clear_dead_values(token);
   }
   __device__ __forceinline__ void start_values() {
-    m.values.wait_full(value_at);
+    wait_values();
     start_accumulate<C>(o[0], p, value_tile());
   }
   __device__ __forceinline__ void finish_values() {

@@ -22,6 +22,8 @@ struct AttendConfig {
   KVLOOM_HD constexpr int teams() const { return tile_rows / 64; }  // warpgroups that compute
   KVLOOM_HD constexpr int threads() const { return 128 * (teams() + 1); }
   KVLOOM_HD constexpr int item_rows() const { return tile_rows * ctas; }
+  /// Has the code for pages that boxes can't fetch, too.
+  KVLOOM_HD constexpr bool gathers() const { return paged && ctas == 1; }
   KVLOOM_HD constexpr int key_tiles() const { return tile_kv / 8; }
   KVLOOM_HD constexpr int dim_tiles() const { return head_dim_vo / 8; }
   // Registers a thread: what the kernel is launched with, handed out anew between the warpgroup that loads and those that compute.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/device/ptx/sync.cuh"
+#include "kvloom/device/sm90/gather.cuh"
 #include "kvloom/device/sm90/store.cuh"
 
 namespace kvloom::sm90 {
@@ -10,8 +11,8 @@ inline constexpr int kMergeInFlight = 4;  // partials; more would cost the loops
 
 /// A warpgroup that computes: pass after pass. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m) {
-  Team<C, V> team(args, m);
+__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m, bool gathered) {
+  Team<C, V> team(args, m, gathered);
   RingPlace<kPasses> at;
 #pragma unroll 1
   for (;; at.next()) {
@@ -31,13 +32,14 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
 }
 
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_init(SharedMemory<C, V>& m) {
+__device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered) {
   constexpr int kComputeWarps = 4 * C.teams();
+  const uint32_t fillers = kLoaderWarps * (gathered ? 32 : 1);
   if (threadIdx.x == 0) {
     m.query.init(32, kComputeWarps);
     m.passes.init(1, kComputeWarps + kLoaderWarps + 1);  // ... and the warp that fetches Q
-    m.keys.init(kLoaderWarps, kComputeWarps * C.ctas);
-    m.values.init(kLoaderWarps, kComputeWarps * C.ctas);
+    m.keys.init(fillers, kComputeWarps * C.ctas);
+    m.values.init(fillers, kComputeWarps * C.ctas);
     ptx::barrier_init_fence();
   }
   for (int i = int(threadIdx.x); i < 3 * C.tile_kv / 32; i += C.threads()) m.live[0][i] = 0;
@@ -49,18 +51,26 @@ template <AttendConfig C, class V>
 __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* memory) {
   static_assert(C.loader_registers() + C.teams() * C.compute_registers() <= (1 + C.teams()) * C.launch_registers(), "registers nobody gives are waited for");
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
-  block_init(m);
+  const bool gathered = C.gathers() && args.boxes.rows == 0;
+  block_init(m, gathered);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   if (warp >= 4) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
-    team_run<C, V>(args.attend, m);
+    team_run<C, V>(args.attend, m, gathered);
   } else {
     ptx::warpgroup_give_registers<C.loader_registers()>();
-    if (warp < kLoaderWarps) TileLoader<C, V>{args, m}.run();
-    else if (warp == kLoaderWarps) warp_go_through_items<C, V>(args.attend, m);
-    else warp_load_queries<C, V>(args, m);
+    if (warp < kLoaderWarps) {
+      if constexpr (C.gathers()) {
+        if (gathered) RowLoader<C, V>{args.attend, m}.run();
+        else TileLoader<C, V>{args, m}.run();
+      } else {
+        TileLoader<C, V>{args, m}.run();
+      }
+    }
+    if (warp == kLoaderWarps) warp_go_through_items<C, V>(args.attend, m);
+    if (warp == kLoaderWarps + 1) warp_load_queries<C, V>(args, m);
     __syncwarp();
   }
   if constexpr (C.ctas > 1) ptx::cluster_sync();  // boxes that this CTA fetched, and arrivals, may still be on their way to the other

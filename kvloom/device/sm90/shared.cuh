@@ -79,6 +79,12 @@ struct Ring {
 inline constexpr int kPasses = 3;      // known at a time: the one that is worked on and the next ones
 inline constexpr int kLoaderWarps = 2;  // that fetch tiles; each a part of every tile
 
+/// Where the rows of a key begin; nullptr: zeros instead.
+struct alignas(16) RowPlace {
+  const char* k;
+  const char* v;
+};
+
 template <AttendConfig C, class V>
 struct SharedMemory {
   static constexpr int kStageK = KTile<C>::bytes(C.tile_kv), kStageV = VTile<C>::bytes(C.tile_kv);
@@ -91,6 +97,7 @@ struct SharedMemory {
   alignas(1024) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
   Pass<C> pass[kPasses];
   block::PartMask<16, C.tile_kv / 32> mask[4 * C.teams()];  // a warp's own, of the tile that it works on
+  RowPlace place[2][C.gathers() ? C.tile_kv : 1];  // of two tiles, where rows are fetched one by one
   uint32_t live[3][C.tile_kv / 32];  // masked: keys of a tile that some row of the CTA keeps; in turn
   uint32_t complete;
   float never;  // ptx::made_before

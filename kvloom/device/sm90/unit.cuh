@@ -9,6 +9,9 @@ namespace kvloom::sm90 {
 
 template <AttendConfig C, class V>
 constexpr KernelFacts facts() {
+#if defined(__CUDACC__)  // an emulated CTA may have more
+  static_assert(shared_bytes<C, V>() <= 227 * 1024, "more shared memory than a CTA can have");
+#endif
   return {C.threads(), int32_t(shared_bytes<C, V>()), 1, C.ctas, TileLoader<C, V>::kPartKeys, C.tile_rows};
 }
 
