@@ -2,12 +2,9 @@
 #pragma once
 
 #include "kvloom/contract/batch.h"
-#include "kvloom/contract/spec.h"
+#include "kvloom/plan/flat.h"
 
 namespace kvloom::plan {
-
-/// Largest length of one list, and largest magnitude of a position: sums of a few of them stay within int32.
-inline constexpr int64_t kMaxListTokens = int64_t(1) << 29;
 
 /// Throws invalid_argument (a malformed batch: the array, the request and the value are named) or over_capacity. Reads no page ids.
 /// Explicit groups are checked one by one here; what concerns several of them (a token named twice) is found when they are built.
@@ -20,8 +17,7 @@ inline int64_t num_lists(const AttentionSpec& spec, const Batch& batch) {
 
 /// Entries of `pages` (ragged: tokens) that `tokens` <= kMaxListTokens of a list take.
 inline int64_t list_entries(const AttentionSpec& spec, int64_t tokens) {
-  if (spec.storage == Storage::ragged) return tokens;
-  return (uint32_t(tokens) + uint32_t(spec.page_size) - 1) / uint32_t(spec.page_size);  // both at most 2^30; a short division
+  return list_entries(spec.storage == Storage::ragged ? 1 : spec.page_size, tokens);
 }
 
 }  // namespace kvloom::plan

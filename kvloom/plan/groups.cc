@@ -29,16 +29,10 @@ void flat_groups(const AttentionSpec& spec, const Batch& callers, GroupList& out
       const int64_t list = int64_t(r) * lists + h;
       const int64_t kv_len = batch.kv_len[list];
       RowGroup& g = out.groups.emplace_back();
-      g.list_begin = batch.table_stride > 0 ? list * batch.table_stride : batch.list_indptr[list];
-      g.row_list = batch.q_pos ? int32_t(begin) : -1;
-      g.token_begin = int32_t(begin);
-      g.token_count = int32_t(q_len);
-      g.request = r;
-      g.q_pos0 = batch.q_pos0 ? batch.q_pos0[r] : default_q_pos0(kv_len, q_len);
-      g.kv_end = int32_t(kv_len);
-      g.kv_head = batch.lists_per_kv_head ? h : -1;
-      g.prefix = batch.prefix ? batch.prefix[r] : 0;
-      g.kv_position = batch.kv_position;
+      set_flat_group(g, r, batch.table_stride > 0 ? list * batch.table_stride : batch.list_indptr[list], begin, q_len, kv_len,
+                     batch.q_pos0 ? batch.q_pos0[r] : default_q_pos0(kv_len, q_len), batch.prefix ? batch.prefix[r] : 0, batch.kv_position);
+      if (batch.q_pos) g.row_list = int32_t(begin);
+      if (batch.lists_per_kv_head) g.kv_head = h;
     }
     begin = end;
   }

@@ -1,6 +1,7 @@
 // From a batch to row groups: one a request (flat), or the caller's levels (explicit). Shared prefixes are found in plan/levels.h.
 #pragma once
 
+#include "kvloom/plan/flat.h"
 #include "kvloom/plan/levels.h"
 
 #include <vector>
@@ -30,8 +31,5 @@ class ExplicitGroups {
   int32_t heads_ = 1;                // second dimension of claimed_
   int64_t named_ = 0;                // (token, KV head) pairs named, with repeats
 };
-
-/// Position of a request's first query token, by the default rule: kv_len - q_len.
-inline int32_t default_q_pos0(int64_t kv_len, int64_t q_len) { return int32_t(kv_len - q_len); }
 
 }  // namespace kvloom::plan

@@ -2,6 +2,7 @@
 // entry of the sort, so that costs n log n of tiles, not of units.
 #include "kvloom/base/math.h"
 #include "kvloom/plan/policy.h"
+#include "kvloom/plan/whole.h"
 
 #include <algorithm>
 
@@ -127,14 +128,13 @@ int64_t grain(const Work& work, const SchedulerConfig& config) {
   int64_t largest = 0;
   for (int c = 0; c < 2; ++c) {
     if (work.units[c] == 0) continue;
-    const KernelClass& k = config.classes[c];
-    largest = std::max(largest, work.max_fixed_cost[c] + int64_t(k.cost_per_token) * k.tile_kv * work.max_heads[c]);
+    largest = std::max(largest, grain_of_class(config.classes[c], work.max_fixed_cost[c], work.max_heads[c]));
   }
   return largest;
 }
 
 int64_t whole_bound(const Work& work, const SchedulerConfig& config) {
-  return work.total_cost() / config.num_ctas + std::min<int64_t>(config.keep_whole_margin, grain(work, config));
+  return whole_load_bound(work.total_cost(), config.num_ctas, config.keep_whole_margin, grain(work, config));
 }
 
 }  // namespace kvloom::plan

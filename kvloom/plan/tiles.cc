@@ -6,18 +6,6 @@
 
 namespace kvloom::plan {
 
-TileShape TileShape::of(int32_t group_size, int32_t tile_rows) {
-  TileShape s;
-  if (group_size <= tile_rows) {
-    s.tokens = tile_rows / group_size;
-    s.rows = s.tokens * group_size;
-  } else {
-    s.tiles_per_token = ceil_div(group_size, tile_rows);
-    s.rows = ceil_div(group_size, s.tiles_per_token);
-  }
-  return s;
-}
-
 TileRules::TileRules(const AttentionSpec& spec, const SchedulerConfig& config)
     : group_size(spec.group_size()),
       num_kv_heads(spec.num_kv_heads),
@@ -61,13 +49,13 @@ bool is_scattered(const GroupList& list, const RowGroup& g) {
 /// What all tiles of a class over every KV head have in common.
 Tile tile_of_class(const TileRules& rules, int c) {
   const KernelClass& k = rules.classes[c];
-  const int32_t heads = min_of(k.heads_per_item, rules.num_kv_heads);
+  const HeadRuns heads = head_runs(k, rules.num_kv_heads);
   Tile t{};
   t.partial_row = -1;
-  t.kv_head_count = uint8_t(heads);
+  t.kv_head_count = uint8_t(heads.heads);
   t.kernel_class = uint8_t(c);
-  t.runs = uint16_t(ceil_div(rules.num_kv_heads, heads));
-  t.last_heads = uint8_t(rules.num_kv_heads - (t.runs - 1) * heads);
+  t.runs = uint16_t(heads.runs);
+  t.last_heads = uint8_t(heads.last_heads);
   t.item_cost = k.cost_per_item;
   t.token_cost = k.cost_per_token;
   return t;
@@ -145,11 +133,11 @@ void TileMaker::add_tiles(int32_t c, int32_t group, int32_t first, int32_t last)
   const TokenSpan span = span_of(list_, g, first, last);
   const TokenRange keys = visible_tokens(g, rules_.range, span.q_pos_min, span.q_pos_max, span.prefix_max);
   for (int32_t part = s.tiles_per_token - 1; part >= 0; --part) {
-    const int32_t rows = s.tiles_per_token == 1 ? (last - first) * rules_.group_size : min_of(s.rows, rules_.group_size - part * s.rows);
+    const TileRows rows = rows_of_tile(s, rules_.group_size, first, last, part);
     Tile& t = work_.tiles.emplace_back(of_class_[c]);
     t.group = group;
-    t.row_begin = first * rules_.group_size + part * s.rows;
-    t.row_count = uint16_t(rows);
+    t.row_begin = rows.begin;
+    t.row_count = uint16_t(rows.count);
     t.kv_begin = keys.begin;
     t.kv_end = keys.end;
     t.shared = shared;
@@ -158,7 +146,7 @@ void TileMaker::add_tiles(int32_t c, int32_t group, int32_t first, int32_t last)
       t.runs = 1;
       t.kv_head_count = t.last_heads = 1;
     }
-    t.rows_cost = int64_t(rules_.classes[c].cost_per_tile_row) * rows;
+    t.rows_cost = int64_t(rules_.classes[c].cost_per_tile_row) * rows.count;
     t.first_unit = work_.num_units;
     work_.num_units += t.runs;
     set_cost(t);

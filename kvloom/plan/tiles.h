@@ -3,23 +3,14 @@
 #pragma once
 
 #include "kvloom/contract/spec.h"
+#include "kvloom/plan/cost.h"
 #include "kvloom/plan/levels.h"
 #include "kvloom/plan/scheduler_config.h"
+#include "kvloom/plan/tile_shape.h"
 
 #include <vector>
 
 namespace kvloom::plan {
-
-/// How the packed rows of one class are cut: whole tokens where the GQA group fits the tile, else each token's heads in equal parts.
-struct TileShape {
-  int32_t tokens = 1;           // of a tile
-  int32_t tiles_per_token = 1;  // > 1 only where the group does not fit
-  int32_t rows = 1;             // packed rows of a full tile
-
-  static TileShape of(int32_t group_size, int32_t tile_rows);
-  /// Row tiles of `count` tokens.
-  int64_t tiles(int64_t count) const { return count <= 0 ? 0 : (count + tokens - 1) / tokens * tiles_per_token; }
-};
 
 /// The item of a tile's first head run with all of its keys, final, and what planning needs besides: the items of a plan are copies.
 struct Tile : WorkItem {
@@ -52,9 +43,6 @@ inline int64_t unit_cost(const Tile& t, int32_t run) {
   return run + 1 < t.runs ? t.unit_cost : run_cost(t, run, int64_t(t.kv_end) - t.kv_begin);
 }
 
-/// a / b for a >= 0, b > 0, by a 32-bit division (several times faster on many cores) where that suffices.
-inline int64_t short_div(int64_t a, int64_t b) { return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b; }
-
 /// The work of one step.
 struct Work {
   std::vector<Tile> tiles;
@@ -84,11 +72,8 @@ struct TileRules {
   TileShape shape[2];
 
   TileRules(const AttentionSpec& spec, const SchedulerConfig& config);
-  int32_t class_of(const RowGroup& g) const { return !pin_class0 && int64_t(g.token_count) * group_size > compute_rows_above ? 1 : 0; }
+  int32_t class_of(const RowGroup& g) const { return pin_class0 ? 0 : class_of_tokens(g.token_count, group_size, compute_rows_above); }
 };
-
-/// Largest cost of a step in cost units: policies pack a load and a CTA number into 64 bits.
-inline constexpr int64_t kMaxStepCost = int64_t(1) << 46;
 
 /// Fills `work` with every tile of `list`. Where rows are in several groups, resolve_overlaps() comes next. Throws over_capacity if costs
 /// add up to more than kMaxStepCost.

@@ -1,0 +1,40 @@
+// Whether a stream is worth cutting: an assignment of whole units has nothing to merge. Read by the host's planner and the device's.
+#pragma once
+
+#include "kvloom/base/math.h"
+#include "kvloom/plan/cost.h"
+
+namespace kvloom::plan {
+
+/// Whole units beyond this many a CTA are not worth the search: a stream cuts at most one unit a CTA.
+inline constexpr int32_t kWholeUnitsPerCta = 4;
+
+/// ... nor where their costs differ by more than so many times what a CTA may have above the mean: of 8,000 random steps 0.7 % came out
+/// balanced then (lab notes).
+inline constexpr int64_t kWholeSpread = 32;
+
+/// Cost of an item of one KV tile with every head of a run: the grain of balance, of a class.
+KVLOOM_HD int64_t grain_of_class(const KernelClass& k, int64_t max_fixed_cost, int32_t max_heads) {
+  return max_fixed_cost + int64_t(k.cost_per_token) * k.tile_kv * max_heads;
+}
+
+/// The load up to which an assignment that cuts nothing is preferred to a stream: the mean plus the margin or the grain, whichever is less.
+KVLOOM_HD int64_t whole_load_bound(int64_t total, int32_t ctas, int64_t margin, int64_t grain) {
+  return short_div(total, ctas) + min_of(margin, grain);
+}
+
+/// What a step's units are worth trying as wholes.
+enum class WholeAttempt { none, one_each, longest_first };
+
+/// `placed`: units that there is something to do for; none of `units` else. `bound`: whole_load_bound(). one_each: unit u on CTA u.
+/// longest_first: a CTA may turn out to get more than the bound.
+KVLOOM_HD WholeAttempt whole_attempt(int64_t units, int64_t placed, int32_t ctas, int64_t total, int64_t largest, int64_t smallest, int64_t bound) {
+  if (units > int64_t(kWholeUnitsPerCta) * ctas || largest > bound) return WholeAttempt::none;
+  if (units <= ctas) return WholeAttempt::one_each;
+  if (largest - smallest > kWholeSpread * (bound - short_div(total, ctas))) return WholeAttempt::none;
+  // Some CTA gets so many units, each of which costs as much as the cheapest: with equal lengths nothing more has to be tried.
+  if (ceil_div<int64_t>(placed, ctas) * smallest > bound) return WholeAttempt::none;
+  return WholeAttempt::longest_first;
+}
+
+}  // namespace kvloom::plan
