@@ -1,0 +1,74 @@
+"""What differs between NumPy, torch, CuPy and JAX: making outputs, naming dtypes, the current stream. Imports none of them: who hands over a
+framework's tensor has imported it."""
+
+import sys
+
+_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+_SHORT = {long: short for short, long in _NAMES.items()} | {short: short for short in _NAMES} | {"float": "f32", "half": "f16"}
+
+
+def dtype_name(dtype) -> str:
+    """f32, f16, bf16, e4m3 or e5m2 of a name, a NumPy, ml_dtypes, torch or JAX dtype."""
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    short = _SHORT.get(name.removeprefix("torch."))
+    if short is None:
+        raise ValueError(f"`dtype`: expected f32, f16, bf16, e4m3 or e5m2 (or a framework's dtype of those), got {dtype!r}")
+    return short
+
+
+def framework_of(tensor) -> str:
+    """The top-level module of a tensor's type: "numpy", "torch", "cupy", "jaxlib", ..."""
+    for base in type(tensor).__mro__:
+        name = base.__module__.partition(".")[0]
+        if name in ("numpy", "torch", "cupy", "jaxlib", "jax"):
+            return name
+    return type(tensor).__module__.partition(".")[0]
+
+
+def _numpy_dtype(name):
+    numpy = sys.modules["numpy"]
+    if hasattr(numpy, _NAMES[name]):
+        return numpy.dtype(_NAMES[name])
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(f"NumPy has no {_NAMES[name]} by itself: install ml_dtypes, or choose another dtype") from None
+    return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
+
+
+def empty(like, shape, dtype: str):
+    """An uninitialised tensor of `like`'s framework, where `like` is."""
+    framework = framework_of(like)
+    if framework == "torch":
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, _NAMES[dtype]), device=like.device)
+    if framework == "cupy":
+        return sys.modules["cupy"].empty(shape, dtype=_NAMES[dtype])
+    if framework in ("jaxlib", "jax"):
+        # JAX's arrays can't be written: NumPy's are, and converted() makes JAX's of them.
+        import numpy
+
+        if next(iter(like.devices())).platform != "cpu":
+            raise TypeError("`out`: a JAX array on a GPU can't be written in place: give `out` as a tensor of CuPy or torch")
+        return numpy.empty(shape, _numpy_dtype(dtype))
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        raise TypeError(f"`out`: no way is known to make an output for a {type(like).__name__}: give `out` (and `lse`, if wanted)")
+    return numpy.empty(shape, _numpy_dtype(dtype))
+
+
+def converted(like, made):
+    """`made`, an output that empty() gave, in `like`'s framework."""
+    if framework_of(like) in ("jaxlib", "jax"):
+        return sys.modules["jax"].numpy.asarray(made)
+    return made
+
+
+def current_stream(tensor, device: int) -> int:
+    """Address of the stream that the tensor's framework works in; 0, the default stream, for those without one."""
+    framework = framework_of(tensor)
+    if framework == "torch":
+        return sys.modules["torch"].cuda.current_stream(device).cuda_stream
+    if framework == "cupy":
+        return sys.modules["cupy"].cuda.get_current_stream().ptr
+    return 0

@@ -1,0 +1,115 @@
+#include "python/src/batch_arg.h"
+
+#include "python/src/errors.h"
+
+namespace kvloom::python {
+namespace {
+
+int32_t position_of(nb::handle word) {
+  const std::string text = nb::cast<std::string>(nb::str(word));
+  const char* names[] = {"linear", "page_table", "page_id"};
+  for (int32_t i = 0; i < 3; ++i) {
+    if (text == names[i]) return i;
+  }
+  raise_value_error("`kv_position`: expected 'linear', 'page_table' or 'page_id', got '" + text + "'");
+}
+
+template <class T>
+T group_field(nb::handle group, const char* name) {
+  const nb::object value = group.attr(name);
+  const long long number = PyLong_AsLongLong(value.ptr());
+  if (PyErr_Occurred()) throw nb::python_error();
+  if (number != T(number)) raise_value_error(std::string("`groups`: ") + name + ": expected 32 bits, got " + std::to_string(number));
+  return T(number);
+}
+
+}  // namespace
+
+void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads) {
+  kvloom_batch_init(&batch_, sizeof batch_);
+  take_lists(h, num_kv_heads);
+  if (!h.qo_indptr.is_none()) {
+    qo_indptr_.take(h.qo_indptr, "qo_indptr");
+    if (qo_indptr_.size() != int64_t(batch_.num_requests) + 1) {
+      raise_value_error("`qo_indptr`: expected " + std::to_string(int64_t(batch_.num_requests) + 1) + " entries for " +
+                        std::to_string(batch_.num_requests) + " requests, got " + std::to_string(qo_indptr_.size()));
+    }
+  } else {  // a decode step: one query token a request
+    std::vector<int32_t> ones(size_t(batch_.num_requests) + 1);
+    for (size_t i = 0; i < ones.size(); ++i) ones[i] = int32_t(i);
+    qo_indptr_.hold(std::move(ones), "qo_indptr");
+  }
+  batch_.qo_indptr = qo_indptr_.c();
+  total_tokens_ = qo_indptr_[batch_.num_requests];
+  q_pos0_.take(h.q_pos0, "q_pos0");
+  q_pos_.take(h.q_pos, "q_pos");
+  prefix_.take(h.prefix, "prefix");
+  batch_.q_pos0 = q_pos0_.as_int32(batch_.num_requests, "request");
+  batch_.q_pos = q_pos_.as_int32(total_tokens_ > 0 ? total_tokens_ : 0, "query token");
+  batch_.prefix = prefix_.as_int32(batch_.num_requests, "request");
+  batch_.kv_position = position_of(h.kv_position);
+  take_groups(h.groups);
+}
+
+void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads) {
+  kv_len_.take(h.kv_len, "kv_len");
+  if (!kv_len_.given()) raise_type_error("`kv_len`: expected the tokens of each request, got None");
+  batch_.kv_len = kv_len_.c();
+  batch_.lists_per_kv_head = h.lists_per_kv_head;
+  const int64_t lists = kv_len_.size(), heads = h.lists_per_kv_head ? num_kv_heads : 1;
+  if (heads <= 0 || lists % heads != 0 || lists / heads > INT32_MAX) {
+    raise_value_error("`kv_len`: expected one entry for every request and KV head, " + std::to_string(num_kv_heads) +
+                      " heads a request, got " + std::to_string(lists));
+  }
+  batch_.num_requests = int32_t(lists / heads);
+  list_indptr_.take(h.list_indptr, "list_indptr");
+  batch_.list_indptr = list_indptr_.c();
+  const bool table = !h.block_table.is_none();
+  if (table && (list_indptr_.given() || !h.pages.is_none())) {
+    raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
+  }
+  pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages");
+  if (table) {
+    int64_t rows = 1;
+    for (int32_t d = 0; d + 1 < pages_.ndim(); ++d) rows *= pages_.shape(d);
+    if (pages_.ndim() < 2 || rows != lists) {
+      raise_value_error("`block_table`: expected [" + std::to_string(lists) + " lists, entries], got " + std::to_string(rows) +
+                        " rows in " + std::to_string(pages_.ndim()) + " dimensions");
+    }
+    batch_.table_stride = pages_.row_stride();
+    if (batch_.table_stride == 0) batch_.table_stride = 1;  // a table of no entries is a table all the same
+  } else if (list_indptr_.given() && list_indptr_.size() != lists && list_indptr_.size() != lists + 1) {
+    raise_value_error("`list_indptr`: expected " + std::to_string(lists) + " or " + std::to_string(lists + 1) + " entries, got " +
+                      std::to_string(list_indptr_.size()));
+  }
+  batch_.pages = pages_.c();
+}
+
+void BatchArg::take_groups(nb::handle groups) {
+  if (groups.is_none()) return;
+  const nb::object list = nb::steal(PySequence_Tuple(groups.ptr()));
+  if (!list.is_valid()) throw nb::python_error();
+  const auto n = size_t(PyTuple_Size(list.ptr()));
+  group_tokens_.resize(n);
+  groups_.resize(n);
+  for (size_t i = 0; i < n; ++i) {
+    const nb::handle g = PyTuple_GetItem(list.ptr(), Py_ssize_t(i));
+    group_tokens_[i].take(g.attr("tokens"), "groups: tokens");
+    const int64_t size = group_tokens_[i].size();
+    groups_[i] = {group_field<int32_t>(g, "level"),      group_field<int32_t>(g, "kv_begin"),    group_field<int32_t>(g, "kv_end"),
+                  group_field<int32_t>(g, "kv_pos0"),    group_field<int32_t>(g, "kv_index0"),   group_field<int32_t>(g, "kv_head"),
+                  group_field<int64_t>(g, "list_begin"), group_tokens_[i].as_int32(size, "row"), size};
+  }
+  batch_.groups = groups_.data();
+  batch_.num_groups = int64_t(n);
+}
+
+void BatchArg::take(const kvloom_batch& batch, nb::handle owner) {
+  batch_ = batch;
+  owner_ = nb::borrow(owner);
+  const int32_t n = batch.num_requests;
+  total_tokens_ = batch.qo_indptr.bits == 64 ? static_cast<const int64_t*>(batch.qo_indptr.data)[n]
+                                             : static_cast<const int32_t*>(batch.qo_indptr.data)[n];
+}
+
+}  // namespace kvloom::python

@@ -1,0 +1,72 @@
+#include "python/src/block_sparse.h"
+#include "python/src/engine.h"
+#include "python/src/engine_docs.h"
+#include "python/src/run_arg.h"
+
+#include <nanobind/stl/unique_ptr.h>
+
+namespace kvloom::python {
+
+void bind_engine(nb::module_& m) {
+  using nb::arg;
+  nb::class_<Plan>(m, "Plan", docs::kPlan)
+      .def_prop_ro("total_tokens", &Plan::total_tokens, "Query tokens of the step: the rows that run wants of q and out.")
+      .def_prop_ro("num_requests", &Plan::num_requests, "Requests of the step.")
+      .def_prop_ro("graph_key", &Plan::graph_key, "What a captured CUDA graph must match to be replayed with this plan.")
+      .def("explain", &Plan::explain, "The step as text.")
+      .def("json", &Plan::json, "The step as JSON.")
+      .def("svg", &Plan::svg, "The step as an SVG picture, a lane a CTA; notebooks show it by themselves.")
+      .def("_repr_svg_", &Plan::svg, "The picture, for notebooks.")
+      .def("__bytes__", &Plan::bytes, "The plan's bytes (docs/plan_format.md): equal input gives equal bytes.")
+      .def("upload", &Plan::upload, arg("stream").none() = nb::none(), docs::kUpload);
+
+  const auto none = nb::none();
+  nb::class_<Engine>(m, "Engine", docs::kEngine)
+      .def(nb::init<nb::handle, nb::handle, nb::handle, nb::handle>(), arg("spec"), arg("capacity"), arg("options"),
+           arg("workspace").none())
+      .def(
+          "plan",
+          [](Engine& e, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr, nb::handle block_table,
+             nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups, bool lists_per_kv_head, nb::handle kv_position) {
+            return e.plan(
+                {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups, lists_per_kv_head, kv_position});
+          },
+          arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none, arg("list_indptr").none() = none,
+          arg("block_table").none() = none, arg("q_pos0").none() = none, arg("q_pos").none() = none, arg("prefix").none() = none,
+          arg("groups").none() = none, arg("lists_per_kv_head") = false, arg("kv_position") = "linear", docs::kPlanStep)
+      .def(
+          "replan",
+          [](Engine& e, Plan& plan, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr,
+             nb::handle block_table, nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups, bool lists_per_kv_head,
+             nb::handle kv_position) {
+            e.replan(plan,
+                     {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups, lists_per_kv_head, kv_position});
+          },
+          arg("plan"), arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none,
+          arg("list_indptr").none() = none, arg("block_table").none() = none, arg("q_pos0").none() = none, arg("q_pos").none() = none,
+          arg("prefix").none() = none, arg("groups").none() = none, arg("lists_per_kv_head") = false, arg("kv_position") = "linear",
+          docs::kReplan)
+      .def(
+          "plan_sparse", [](Engine& e, nb::handle matrix) { return e.plan_sparse(nb::cast<const BlockSparse&>(matrix), matrix); },
+          arg("matrix"), docs::kPlanSparse)
+      .def(
+          "run",
+          [](Engine& e, const Plan& plan, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
+             nb::handle pages, nb::handle page_pos, const char* layout, nb::handle alibi_slopes, nb::handle sink, nb::handle mask,
+             nb::handle mask_indptr, nb::handle q_scale, nb::handle k_scale, nb::handle v_scale, bool bare_state, nb::handle params,
+             nb::handle stream) {
+            return e.run(plan, {q, k, v, out, lse, return_lse, pages, page_pos, layout, alibi_slopes, sink, mask, mask_indptr, q_scale,
+                                k_scale, v_scale, bare_state, params, stream});
+          },
+          arg("plan"), arg("q").none(), arg("k").none(), arg("v").none(), nb::kw_only(), arg("out").none() = none, arg("lse").none() = none,
+          arg("return_lse") = false, arg("pages").none() = none, arg("page_pos").none() = none, arg("layout") = "NHD",
+          arg("alibi_slopes").none() = none, arg("sink").none() = none, arg("mask").none() = none, arg("mask_indptr").none() = none,
+          arg("q_scale").none() = none, arg("k_scale").none() = none, arg("v_scale").none() = none, arg("bare_state") = false,
+          arg("params").none() = none, arg("stream").none() = none, docs::kRun)
+      .def("explain", &Engine::explain, "What was considered for this engine and why: kernels, tiles, FLOP a byte, the roof that binds.")
+      .def_prop_ro("kernel_key", &Engine::kernel_key, "The key of the kernel that runs it: \"attend.cpu-avx2.bf16.d128.paged.causal\".")
+      .def_prop_ro("backend", &Engine::backend, "\"cpu\" or \"cuda\".")
+      .def_prop_ro("device", &Engine::device, "Ordinal of its GPU; -1 where it has none.");
+}
+
+}  // namespace kvloom::python

@@ -1,0 +1,40 @@
+#include "python/src/errors.h"
+
+namespace kvloom::python {
+namespace {
+
+[[noreturn]] void raise(PyObject* type, const std::string& message) {
+  PyErr_SetString(type, message.c_str());
+  throw nb::python_error();
+}
+
+/// Name in kvloom._errors; the order of the statuses.
+constexpr const char* kClasses[] = {nullptr,   nullptr,         "CapacityError", "UnsupportedError", "DeviceMemoryError",
+                                    "IoError", "MismatchError", "InternalError"};
+
+}  // namespace
+
+void raise_value_error(const std::string& message) { raise(PyExc_ValueError, message); }
+void raise_type_error(const std::string& message) { raise(PyExc_TypeError, message); }
+
+void check(kvloom_status status) {
+  if (status == KVLOOM_OK) return;
+  const std::string message = kvloom_last_error();
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  if (status == KVLOOM_INVALID_ARGUMENT) raise_value_error(message);
+  raise_refusal(status, message);
+}
+
+void raise_refusal(kvloom_status status, const std::string& message) {
+  const char* name = status > 0 && status <= KVLOOM_INTERNAL ? kClasses[status] : "InternalError";
+  const nb::object type = nb::module_::import_("kvloom._errors").attr(name);
+  raise(type.ptr(), message);
+}
+
+nb::str taken_string(char* text) {
+  nb::str copy(text);
+  kvloom_string_free(text);
+  return copy;
+}
+
+}  // namespace kvloom::python

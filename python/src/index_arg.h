@@ -1,0 +1,53 @@
+// Integers that plan reads: int32 or int64 arrays in place where they are contiguous, copies of lists and of strided arrays.
+#pragma once
+
+#include "python/src/tensor_arg.h"
+
+#include <vector>
+
+namespace kvloom::python {
+
+class IndexArg {
+ public:
+  /// None: not given. Arrays of any rank are taken as their elements in row-major order. `place`: where the array must be.
+  void take(nb::handle object, const char* name, Place place = {});
+
+  bool given() const { return given_; }
+  int64_t size() const { return size_; }
+  int32_t ndim() const { return ndim_; }
+  int64_t shape(int32_t d) const { return shape_[d]; }
+  /// Elements from a row of a table to the next.
+  int64_t row_stride() const { return row_stride_; }
+  const char* name() const { return name_; }
+  int64_t operator[](int64_t i) const;
+
+  kvloom_indices c() const;
+  /// As int32, exactly `size` of them; nullptr where not given. Raises ValueError for numbers that don't fit and for other sizes; `label`
+  /// says what the size is.
+  const int32_t* as_int32(int64_t size, const char* label);
+  const int64_t* as_int64(int64_t size, const char* label);
+  /// As int32, all elements in row-major order.
+  const int32_t* flat_int32();
+  /// Nothing but numbers: makes this hold `values`.
+  void hold(std::vector<int32_t> values, const char* name);
+  /// Keeps what is read alive beyond the call that took it.
+  nb::object owner() const { return owner_; }
+
+ private:
+  void require_size(int64_t size, const char* label) const;
+  void copy(const TensorArg& t);
+  void hold_64(std::vector<int64_t> values);
+
+  bool given_ = false;
+  const char* name_ = "";
+  const void* data_ = nullptr;
+  int32_t bits_ = 64;
+  int64_t size_ = 0, row_stride_ = 0;
+  int32_t ndim_ = 1;
+  int64_t shape_[TensorArg::kMaxDims] = {};
+  std::vector<int64_t> wide_;
+  std::vector<int32_t> narrow_;
+  nb::object owner_;
+};
+
+}  // namespace kvloom::python
