@@ -9,6 +9,7 @@ Tensors are NumPy's, torch's, JAX's, CuPy's, or anything with DLPack or a buffer
 into the framework's current stream. Causal is bottom-right aligned; LSE is the natural logarithm; a row that keeps no key gives 0 and -inf.
 """
 
+from . import hooks
 from ._attention import attention
 from ._core import Plan, version
 from ._engine import Engine, workspace_size
@@ -16,6 +17,7 @@ from ._errors import CapacityError, DeviceMemoryError, Error, InternalError, IoE
 from ._ops import append_kv, append_slots, apply_rope, load_ops, merge_states, merge_states_n, merge_states_ragged, pack_mask
 from ._sparse import BlockSparse
 from ._spec import Capacity, LevelGroup, Options, Rope, Spec, Variant
+from ._variant import variant
 
 __version__ = version()
 
@@ -30,6 +32,7 @@ __all__ = [
     "DeviceMemoryError",
     "Engine",
     "Error",
+    "hooks",
     "InternalError",
     "IoError",
     "LevelGroup",
@@ -45,6 +48,7 @@ __all__ = [
     "Spec",
     "UnsupportedError",
     "Variant",
+    "variant",
     "version",
     "workspace_size",
 ]

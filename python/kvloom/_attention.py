@@ -102,6 +102,8 @@ def attention(
         rope=rope,
         variant=variant,
     )
+    if spec.variant is not None and spec.variant.params:
+        params = {**spec.variant.params, **(params or {})}
     return _core.attention(
         spec,
         options or Options(),
@@ -128,7 +130,7 @@ def attention(
         q_scale=q_scale,
         k_scale=k_scale,
         v_scale=v_scale,
-        params=params,
+        params=params or None,
     )
 
 

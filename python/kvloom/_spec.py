@@ -27,10 +27,12 @@ class Rope:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """An attention of one's own: C++ text with hooks (docs/variants.md). `name` stands for the text's file in messages."""
+    """An attention of one's own: C++ text with hooks (docs/variants.md). `name` stands for the text's file in messages. `params`: values for its
+    parameters where a run gives none of the name (kvloom.variant keeps the arrays here that its functions use)."""
 
     text: str
     name: str = "variant"
+    params: dict = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_file(cls, path: str | os.PathLike) -> Variant:

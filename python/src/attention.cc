@@ -45,6 +45,16 @@ nb::object shape_and_dtype(nb::handle tensor, const char* name) {
   return nb::make_tuple(nb::tuple(dims), dtype_name(t.dtype()));
 }
 
+/// The dims and the type of an array of any numbers: "f32", "int32", "bool", ...
+nb::object shape_and_type(nb::handle array, const char* name) {
+  TensorArg t;
+  t.take(array, name);
+  if (!t.given()) raise_type_error(std::string("`") + name + "`: expected an array, got None");
+  nb::list dims;
+  for (int32_t d = 0; d < t.ndim(); ++d) dims.append(t.shape(d));
+  return nb::make_tuple(nb::tuple(dims), t.type_text());
+}
+
 nb::object workspace_size(nb::handle spec, nb::handle capacity, nb::handle options) {
   const SpecArg s(spec);
   OptionsArg o(options);
@@ -81,6 +91,7 @@ void bind_attention(nb::module_& m) {
       arg("layout"), arg("alibi_slopes").none(), arg("sink").none(), arg("mask").none(), arg("mask_indptr").none(), arg("q_scale").none(),
       arg("k_scale").none(), arg("v_scale").none(), arg("params").none());
   m.def("shape_and_dtype", &shape_and_dtype, arg("tensor").none(), arg("name"));
+  m.def("shape_and_type", &shape_and_type, arg("array").none(), arg("name"));
   m.def("workspace_size", &workspace_size, arg("spec"), arg("capacity"), arg("options"));
 }
 

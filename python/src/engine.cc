@@ -38,6 +38,8 @@ Engine::Engine(nb::handle spec, nb::handle capacity, nb::handle options, nb::han
     bytes = memory.size();
     handle_->workspace = nb::borrow(workspace);
   }
+  const nb::object variant = spec.attr("variant");
+  if (!variant.is_none()) handle_->params = variant.attr("params");
   kvloom_status status;
   {
     nb::gil_scoped_release released;
@@ -91,7 +93,15 @@ void Engine::require_own(const Plan& plan) const {
     raise_refusal(KVLOOM_MISMATCH, "`plan`: expected one that this engine made, got another engine's; plan the step with this engine");
 }
 
-nb::object Engine::run(const Plan& plan, const RunHandles& handles) {
+nb::object Engine::run(const Plan& plan, const RunHandles& given) {
+  RunHandles handles = given;
+  nb::object params;
+  if (handle_->params.is_valid() && nb::len(handle_->params) > 0) {
+    params = handle_->params;
+    if (!handles.params.is_none()) params = nb::steal(PyNumber_Or(handle_->params.ptr(), handles.params.ptr()));
+    if (!params.is_valid()) throw nb::python_error();
+    handles.params = params;
+  }
   require_own(plan);
   const uint64_t step = plan.facts_step;
   RunArg tensors;

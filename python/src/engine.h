@@ -21,6 +21,7 @@ struct EngineHandle {
   std::mutex busy;  // taken with the GIL released
   SpecFacts facts;
   nb::object workspace;  // the caller's memory
+  nb::object params;     // a dict: values of the variant's parameters where a run gives none
 };
 
 class Plan {

@@ -34,7 +34,7 @@ std::string numbers_text(const int64_t* x, int32_t n) {
   return text + "]";
 }
 
-std::string type_text(const kvloom_tensor& t) {
+std::string text_of_type(const kvloom_tensor& t) {
   for (const NamedType& type : kTypes) {
     if (t.dtype_code == type.code && t.dtype_bits == type.bits && t.dtype_lanes == 1) return type.name;
   }
@@ -340,6 +340,7 @@ int32_t TensorArg::dtype() const {
   return -1;
 }
 
+std::string TensorArg::type_text() const { return text_of_type(tensor_); }
 std::string TensorArg::strides_text() const { return numbers_text(strides_, ndim()); }
 
 std::string TensorArg::describe() const {
@@ -356,7 +357,7 @@ std::string TensorArg::describe() const {
     default:
       where = "DLPack device " + std::to_string(tensor_.device_type) + ":" + std::to_string(tensor_.device_id);
   }
-  return numbers_text(shape_, ndim()) + " " + type_text(tensor_) + " on " + where;
+  return numbers_text(shape_, ndim()) + " " + type_text() + " on " + where;
 }
 
 }  // namespace kvloom::python

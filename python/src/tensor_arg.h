@@ -59,6 +59,8 @@ class TensorArg {
   /// "[5, 32, 128] bf16 on cuda:0".
   std::string describe() const;
   std::string strides_text() const;
+  /// "bf16", "int32", ...
+  std::string type_text() const;
 
  private:
   void release();
