@@ -6,6 +6,8 @@ foreach(room base contract attn variants device)
   file(GLOB_RECURSE found RELATIVE ${ROOT} ${ROOT}/kvloom/${room}/*.h ${ROOT}/kvloom/${room}/*.cuh)
   list(APPEND files ${found})
 endforeach()
+# Of the planner what the device's shares with the host's.
+list(APPEND files kvloom/plan/cost.h kvloom/plan/cuts.h kvloom/plan/device_args.h kvloom/plan/flat.h kvloom/plan/tile_shape.h kvloom/plan/whole.h)
 list(SORT files)
 # What a user's variant is compiled with for the CPU: after the device's, which it may include too.
 set(host kvloom/cpu/chunk.h kvloom/cpu/keys.h kvloom/cpu/live_keys.h kvloom/cpu/rows.h kvloom/cpu/score.h kvloom/cpu/score_rows.inl

@@ -36,6 +36,7 @@ ALLOWED = {
     "kvloom/device/tile": ["base", "device/ptx"],
     "kvloom/device/block": ["base", "contract", "attn", "device/ptx", "device/tile"],
     "kvloom/device/any": DEVICE_KERNEL,
+    "kvloom/device/plan": [*DEVICE_KERNEL, "plan"],  # of plan only what is plain: headers that NVRTC reads
     "kvloom/device/sm80": DEVICE_KERNEL,
     "kvloom/device/sm90": DEVICE_KERNEL,
     "kvloom/runtime": ["base", "support", "contract", "attn", "variants", "plan", "cpu", "jit", "device/sm80", "device/sm90"],  # of device only what is plain: *.h

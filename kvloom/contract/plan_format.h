@@ -25,7 +25,8 @@ constexpr const char* name_of(Policy p) {
   return "unknown";
 }
 
-enum class PlanStatus : int32_t { ok = 0, over_capacity = 1 };
+/// Other than ok: a device made it of a batch that can't be planned. It has no items; run() makes rows [0, total_tokens) NaN.
+enum class PlanStatus : int32_t { ok = 0, over_capacity = 1, malformed = 2 };
 
 /// Query tokens that attend to one list of KV blocks: one block row of the sparse matrix. 64 bytes.
 struct RowGroup {

@@ -85,4 +85,8 @@ Program ops_program() {
   return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n"};
 }
 
+Program plan_program() {
+  return {"plan.stream", "// plan.stream\n#include \"kvloom/device/plan/plan_stream.cuh\"\n"};
+}
+
 }  // namespace kvloom::jit

@@ -52,6 +52,9 @@ Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::v
 /// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
 Program ops_program();
 
+/// The device's planner, the same for every spec: plan_stream.
+Program plan_program();
+
 /// The type that joins the parts of a variant, for messages and units: "Compose<Alibi, SoftCap>".
 std::string variant_type(const VariantSpec& variant);
 /// The #include lines of its parts.

@@ -28,6 +28,11 @@ TEST(OtherUnits, AroundAttention) {
   expect_compiles(ops_program(), {"append_kv", "apply_rope", "merge_states"});
 }
 
+TEST(OtherUnits, Planner) {
+  NEED_NVRTC();
+  expect_compiles(plan_program(), {"plan_stream"});
+}
+
 TEST(OtherUnits, OfAReplay) {
   NEED_NVRTC();
   expect_compiles({"replay.kernels", replay::kGpuKernels}, {"page_events", "fill_rows", "count_nonfinite", "hold", "gather_rows"});

@@ -83,6 +83,12 @@ template <class T>
 T __shfl_sync(uint32_t, T x, int lane) { return simt::from_lane<T>(simt::warp_share(&x, sizeof x), lane); }
 template <class T>
 T __shfl_xor_sync(uint32_t, T x, int with) { return simt::from_lane<T>(simt::warp_share(&x, sizeof x), int(threadIdx.x & 31) ^ with); }
+template <class T>
+T __shfl_up_sync(uint32_t, T x, int lanes) {
+  const simt::Buffer* all = simt::warp_share(&x, sizeof x);
+  const int lane = int(threadIdx.x & 31);
+  return lane >= lanes ? simt::from_lane<T>(all, lane - lanes) : x;
+}
 inline uint32_t __ballot_sync(uint32_t, bool x) {
   const auto* all = simt::warp_share(&x, sizeof x);
   uint32_t r = 0;

@@ -1,0 +1,148 @@
+// From cuts, or from an assignment of whole units, to the sections of the plan, as plan/emit.cc and plan/emit_stream.cc write them.
+#pragma once
+
+#include "kvloom/device/plan/tiles.h"
+
+namespace kvloom::device_plan {
+
+/// Counts and costs of the header that depend on the step.
+struct Counts {
+  int32_t items = 0;
+  int32_t units = 0;
+  int32_t touches = 0;
+  int32_t scratch_rows = 0;
+  int64_t cost_total = 0;
+  int64_t cost_max = 0;
+};
+
+struct Loads {
+  int64_t total = 0;
+  int64_t most = 0;
+  KVLOOM_HD static Loads join(const Loads& a, const Loads& b) { return {a.total + b.total, max_of(a.most, b.most)}; }
+};
+
+struct PartSum {
+  int32_t parts = 0;  // that begin at a cut
+  int32_t units = 0;  // cut, by their first part
+  int32_t rows = 0;   // of the scratch
+
+  KVLOOM_HD PartSum operator+(const PartSum& o) const { return {parts + o.parts, units + o.units, rows + o.rows}; }
+  KVLOOM_HD PartSum operator-(const PartSum& o) const { return {parts - o.parts, units - o.units, rows - o.rows}; }
+};
+
+/// True if no part of the unit begins before cut `c`, which is inside it. Several cuts may lie at one place.
+KVLOOM_HD bool is_first_inside(const CutMemory& m, int32_t c) {
+  int32_t before = c - 1;
+  while (m.cut[before].is(m.cut[c])) --before;  // cut 0 is not inside
+  return m.cut[before].unit != m.cut[c].unit || !m.cut[before].inside;
+}
+
+/// Scratch rows of a partial of the unit that a cut is inside.
+KVLOOM_HD int32_t part_rows(const Step& s, const Cut& cut) {
+  const plan::PlannedTile& t = s.tiles[cut.tile];
+  return t.row_count * s.heads_of(t, cut.unit - t.first_unit);
+}
+
+/// What parts there are and where their partials go; cta_indptr.
+template <class Block>
+KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
+  CutMemory& m = s.memory.cuts;
+  const int32_t ctas = s.num_ctas();
+  Loads mine;
+  const auto read = [&](int32_t c, PartSum& own) -> PartSum {
+    const Cut &from = m.cut[c], &to = m.cut[c + 1];
+    int64_t load = to.position - from.position;
+    const bool begins = from.inside && !from.is(to);
+    own = {};
+    if (from.inside) {
+      const plan::PlannedTile& t = s.tiles[from.tile];
+      if (begins) load += s.run_cost(t, from.unit - t.first_unit).fixed;
+      own = {begins, is_first_inside(m, c), part_rows(s, from)};
+    }
+    mine = Loads::join(mine, {load, load});
+    return begins ? PartSum{1, own.units, own.rows * (1 + own.units)} : PartSum{};
+  };
+  const auto write = [&](int32_t c, const PartSum& own, const PartSum& before) {
+    const Cut& from = m.cut[c];
+    m.item[c] = from.unit + before.parts + from.inside;
+    s.cta_indptr()[c] = m.item[c];
+    m.part[c] = {before.units + own.units - 1, before.parts + before.units + own.units, before.rows + own.rows * own.units};
+    if (own.parts == 0 || own.units == 0) return;
+    m.unit_touch[before.units] = before.parts + before.units;
+    m.unit_cut[before.units] = c;
+  };
+  const PartSum sum = block.template scan<PartSum, PartSum>(ctas, read, write);
+  const Loads loads = block.reduce(mine);
+  const Counts counts = {totals.units + sum.parts, sum.units, sum.parts + sum.units, sum.rows, loads.total, loads.most};
+  block.each(1, [&](int32_t) {
+    m.item[ctas] = counts.items;
+    s.cta_indptr()[ctas] = counts.items;
+    m.unit_touch[counts.units] = counts.touches;
+  });
+  return counts;
+}
+
+/// Item `k` of a CTA's, and where its partial goes.
+KVLOOM_HD WorkItem item_of_cta(const Step& s, const Totals& totals, int32_t c, int32_t k) {
+  const CutMemory& m = s.memory.cuts;
+  const Cut &from = m.cut[c], &to = m.cut[c + 1];
+  const int32_t unit = from.unit + k;
+  const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, unit)];
+  WorkItem item = s.whole_item(t, unit - t.first_unit);
+  const bool begins_inside = k == 0 && from.inside, ends_inside = to.inside && to.unit == unit;
+  if (begins_inside) item.kv_begin = from.kv;
+  if (ends_inside) item.kv_end = to.kv;
+  if (!begins_inside && !ends_inside) return item;
+  const Part& part = m.part[begins_inside ? c : c + 1];
+  item.touch_begin = begins_inside ? part.touch : part.touch - 1;
+  item.partial_row = begins_inside ? part.row : part.row - part_rows(s, to);
+  item.touch_count = 1;
+  return item;
+}
+
+template <class Block>
+KVLOOM_HD void put_unit(Block&, const Step& s, int32_t u) {
+  const CutMemory& m = s.memory.cuts;
+  const Cut& cut = m.cut[m.unit_cut[u]];
+  const plan::PlannedTile& t = s.tiles[cut.tile];
+  const int32_t run = cut.unit - t.first_unit, parts = m.unit_touch[u + 1] - m.unit_touch[u];
+  s.units()[u] = {s.groups[t.group].token_begin * s.args.group_size + t.row_begin, t.row_count, run * s.runs(t.kernel_class).heads, s.heads_of(t, run),
+                  m.unit_touch[u], parts, parts};
+  s.args.counters[u] = 0;
+}
+
+/// Items, merge units, entries and touches of a line that is cut.
+template <class Block>
+KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
+  const CutMemory& m = s.memory.cuts;
+  const Counts counts = count_parts(block, s, totals);
+  const int32_t ctas = s.num_ctas();
+  block.each(counts.units, [&](int32_t u) { put_unit(block, s, u); });
+  const int32_t lanes = counts.items > 8 * ctas ? 32 : 8;  // that share a CTA's items
+  block.each(ctas * lanes, [&](int32_t i) {
+    const int32_t c = i / lanes, first = m.item[c], count = m.item[c + 1] - first;
+    for (int32_t k = i % lanes; k < count; k += lanes) {
+      const WorkItem item = item_of_cta(s, totals, c, k);
+      block.put(&s.items()[first + k], item);
+      if (item.partial_row < 0) continue;
+      const Part& part = m.part[k == 0 && m.cut[c].inside ? c : c + 1];
+      s.entries()[item.touch_begin] = {item.partial_row, item.row_count};
+      s.touches()[item.touch_begin] = part.merge_unit;
+    }
+  });
+  return counts;
+}
+
+/// Unit u on CTA u.
+template <class Block>
+KVLOOM_HD Counts emit_one_each(Block& block, Step& s, const Totals& totals) {
+  block.each(s.num_ctas() + 1, [&](int32_t c) {
+    s.cta_indptr()[c] = min_of(c, totals.units);
+    if (c >= totals.units) return;
+    const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, c)];
+    block.put(&s.items()[c], s.whole_item(t, c - t.first_unit));
+  });
+  return {totals.units, 0, 0, 0, totals.cost, totals.max_unit_cost};
+}
+
+}  // namespace kvloom::device_plan

@@ -1,0 +1,153 @@
+// The device's planner: policy `stream` of a flat batch by one CTA, in phases that are written for a "block", so that a test runs them on the host.
+// A block is what has
+//   each(n, f)                        f(i) for all i < n, each by one thread, done when it returns
+//   two_steps<State>(n, read, write)  read(i, state), and when all have read, write(i, state); n <= plan::kMaxPlannedCtas
+//   scan<State, Sum>(n, load, store)  store(i, state, sum of load(j, state) over j < i); returns the sum of all
+//   reduce(mine)                      T::join of what the threads have gathered
+//   sort(keys, n)                     ascending; the array has room up to the next power of two
+//   put(to, x)                        a struct of multiples of 16 bytes into the plan
+// and what threads keep between phases lies in this file's structs, in shared memory.
+#pragma once
+
+#include "kvloom/attn/tile_range.h"
+#include "kvloom/plan/device_args.h"
+#include "kvloom/plan/cost.h"
+#include "kvloom/plan/cuts.h"
+#include "kvloom/plan/flat.h"
+#include "kvloom/plan/tile_shape.h"
+#include "kvloom/plan/whole.h"
+
+namespace kvloom::device_plan {
+
+inline constexpr int32_t kMaxWhole = plan::kWholeUnitsPerCta * plan::kMaxPlannedCtas;  // units that are tried as wholes
+
+inline constexpr int64_t kNever = 0x7fffffffffffffff;
+inline constexpr int32_t kNone = 0x7fffffff;
+
+/// A place where the line of units is cut.
+struct Cut {
+  int64_t position;
+  int32_t tile;  // number of tiles: at the end of the line
+  int32_t unit;
+  int32_t kv;
+  bool inside;  // of the unit
+
+  KVLOOM_HD bool is(const Cut& other) const { return unit == other.unit && kv == other.kv; }
+  KVLOOM_HD bool comes_before(const Cut& other) const { return unit != other.unit ? unit < other.unit : kv < other.kv; }
+};
+/// The part of a unit that begins at a cut inside it.
+struct Part {
+  int32_t merge_unit;
+  int32_t touch;
+  int32_t row;  // of the scratch
+};
+
+/// Of a line that is cut.
+struct CutMemory {
+  Cut cut[plan::kMaxPlannedCtas + 1];  // CTA c has the line from cut[c] to cut[c + 1]
+  int32_t item[plan::kMaxPlannedCtas + 1];  // first of a CTA; while cuts are looked for, the tile of a cut's target
+  Part part[plan::kMaxPlannedCtas];
+  int32_t unit_touch[plan::kMaxPlannedCtas + 1];  // of a merge unit: its first
+  int32_t unit_cut[plan::kMaxPlannedCtas];        // ... and the first cut inside it
+};
+/// Of an assignment of whole units, longest first. Kinds are units of one tile that cost the same; by rank: in the order in which they are given.
+struct WholeMemory {
+  uint64_t kind[kMaxWhole];       // dearest first: kMaxStepCost - cost above kKindBits, index below
+  int32_t first_rank[kMaxWhole];  // of a kind
+  uint64_t load[plan::kMaxPlannedCtas];  // ascending: load above kCtaBits, CTA below
+  int32_t units[plan::kMaxPlannedCtas];  // that a CTA has
+  int32_t first_item[plan::kMaxPlannedCtas];
+  uint16_t cta[kMaxWhole];    // by rank
+  uint16_t place[kMaxWhole];  // by rank: among the CTA's
+};
+
+struct Memory {
+  union {
+    CutMemory cuts;
+    WholeMemory whole;
+  };
+};
+
+/// Costs and sizes of a step, known to all threads.
+struct Totals {
+  int32_t groups = 0;
+  int32_t tiles = 0;
+  int32_t units = 0;
+  int32_t class_units[2] = {0, 0};
+  int32_t max_rows[2] = {0, 0};  // of a tile of a class
+  int64_t cost = 0;
+  int64_t max_unit_cost = 0;
+  int64_t min_unit_cost = kNever;
+};
+
+/// What threads look at all the time.
+struct Step {
+  const plan::DeviceArgs& args;
+  Memory& memory;
+  plan::PlannedTile* const tiles;
+  plan::PlannedGroup* const groups;
+
+  /// `tables`: of plan::plan_table_bytes().
+  KVLOOM_HD Step(const plan::DeviceArgs& a, Memory& m, char* tables)
+      : args(a),
+        memory(m),
+        tiles(reinterpret_cast<plan::PlannedTile*>(tables)),
+        groups(reinterpret_cast<plan::PlannedGroup*>(tables + a.max_tiles * int64_t(sizeof(plan::PlannedTile)))) {}
+
+  KVLOOM_HD const plan::TileShape& shape(int32_t c) const { return args.shape[c]; }
+  KVLOOM_HD const plan::HeadRuns& runs(int32_t c) const { return args.runs[c]; }
+  KVLOOM_HD const KernelClass& kernel_class(int32_t c) const { return args.header.classes[c]; }
+  KVLOOM_HD int32_t class_of(int32_t tokens) const { return plan::class_of_tokens(tokens, args.group_size, args.compute_rows_above); }
+  KVLOOM_HD int32_t num_ctas() const { return args.header.num_ctas; }
+
+  KVLOOM_HD int32_t heads_of(const plan::PlannedTile& t, int32_t run) const {
+    const plan::HeadRuns& r = runs(t.kernel_class);
+    return run + 1 == r.runs ? r.last_heads : r.heads;
+  }
+  KVLOOM_HD plan::RunCost run_cost(const plan::PlannedTile& t, int32_t run) const {
+    return plan::run_cost_of(kernel_class(t.kernel_class), t.row_count, t.kv_end - t.kv_begin, heads_of(t, run));
+  }
+  KVLOOM_HD int64_t tile_cost(const plan::PlannedTile& t) const {
+    const int32_t last = runs(t.kernel_class).runs - 1;
+    return last * run_cost(t, 0).unit + run_cost(t, last).unit;
+  }
+
+  template <class T>
+  KVLOOM_HD T* section(int64_t offset) const { return reinterpret_cast<T*>(static_cast<char*>(args.plan) + offset); }
+  KVLOOM_HD PlanHeader* header() const { return section<PlanHeader>(0); }
+  KVLOOM_HD RowGroup* row_groups() const { return section<RowGroup>(args.header.groups_offset); }
+  KVLOOM_HD int32_t* cta_indptr() const { return section<int32_t>(args.header.cta_indptr_offset); }
+  KVLOOM_HD WorkItem* items() const { return section<WorkItem>(args.header.items_offset); }
+  KVLOOM_HD MergeUnit* units() const { return section<MergeUnit>(args.header.units_offset); }
+  KVLOOM_HD MergeEntry* entries() const { return section<MergeEntry>(args.header.entries_offset); }
+  KVLOOM_HD int32_t* touches() const { return section<int32_t>(args.header.touches_offset); }
+
+  /// The item of a run of a tile, with all of its keys, final.
+  KVLOOM_HD WorkItem whole_item(const plan::PlannedTile& t, int32_t run) const {
+    WorkItem item{};
+    item.group = t.group;
+    item.row_begin = t.row_begin;
+    item.kv_begin = t.kv_begin;
+    item.kv_end = t.kv_end;
+    item.partial_row = -1;
+    item.row_count = t.row_count;
+    item.kv_head = uint16_t(run * runs(t.kernel_class).heads);
+    item.kv_head_count = uint8_t(heads_of(t, run));
+    item.kernel_class = uint8_t(t.kernel_class);
+    return item;
+  }
+};
+
+/// Index of the last of `n` >= 1 elements for which `before` holds, where it holds for the first, and for none behind one for which it doesn't.
+template <class Before>
+KVLOOM_HD int32_t last_of(int32_t n, Before before) {
+  int32_t low = 0, high = n;  // holds for low, not for high
+  while (high - low > 1) {
+    const int32_t middle = (low + high) >> 1;
+    if (before(middle)) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+}  // namespace kvloom::device_plan

@@ -1,0 +1,28 @@
+// The device's planner, any GPU: one CTA, whatever the step.
+//   plan_stream<<<1, kThreads, plan_stream_shared bytes>>>(plan::DeviceArgs)
+#pragma once
+
+#include "kvloom/device/plan/cta_block.cuh"
+#include "kvloom/device/plan/stream.h"
+#include "kvloom/device/ptx/sync.cuh"
+
+namespace kvloom::device_plan {
+
+struct SharedMemory {
+  CtaMemory cta;
+  Memory memory;
+  alignas(16) char tables[plan::kPlanTableBytes];
+};
+
+}  // namespace kvloom::device_plan
+
+extern "C" __device__ int32_t plan_stream_shared = int32_t(sizeof(kvloom::device_plan::SharedMemory));
+
+extern "C" __global__ void __launch_bounds__(kvloom::device_plan::kThreads) plan_stream(const __grid_constant__ kvloom::plan::DeviceArgs args) {
+  extern __shared__ __align__(128) char kvloom_shared[];
+  auto& shared = *reinterpret_cast<kvloom::device_plan::SharedMemory*>(kvloom_shared);
+  kvloom::ptx::grid_dependency_launch();  // a grid behind this one may be put in place; it waits for this one's end
+  kvloom::ptx::grid_dependency_wait();
+  kvloom::device_plan::CtaBlock block(shared.cta);
+  kvloom::device_plan::plan_step(block, args, shared.memory, args.tables != nullptr ? args.tables : shared.tables);
+}

@@ -1,0 +1,78 @@
+// A step planned by one CTA: the bytes that plan/planner.cc writes for policy `stream`, or the header of a plan that can't be run.
+#pragma once
+
+#include "kvloom/device/plan/cuts.h"
+#include "kvloom/device/plan/emit.h"
+#include "kvloom/device/plan/requests.h"
+#include "kvloom/device/plan/whole.h"
+
+namespace kvloom::device_plan {
+
+KVLOOM_HD int64_t bound_of_whole(const Step& s, const Totals& totals) {
+  int64_t grain = 0;
+  for (int32_t c = 0; c < 2; ++c) {
+    if (totals.class_units[c] > 0) grain = max_of(grain, plan::grain_of_class(s.kernel_class(c), max_fixed_cost(s, totals, c), s.runs(c).heads));
+  }
+  return plan::whole_load_bound(totals.cost, s.num_ctas(), s.args.keep_whole_margin, grain);
+}
+
+template <class Block>
+KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
+  const int64_t bound = bound_of_whole(s, totals);
+  const plan::WholeAttempt attempt = plan::whole_attempt(totals.units, totals.units, s.num_ctas(), totals.cost, totals.max_unit_cost,
+                                                         totals.min_unit_cost, bound);
+  if (attempt == plan::WholeAttempt::one_each) return emit_one_each(block, s, totals);
+  Counts counts;
+  if (attempt == plan::WholeAttempt::longest_first && emit_longest_first(block, s, totals, bound, counts)) return counts;
+  find_cuts(block, s, totals);
+  return emit_cuts(block, s, totals);
+}
+
+/// No item for anybody: CTAs that find none look at the status, and make all rows NaN.
+template <class Block>
+KVLOOM_HD void put_refusal(Block& block, Step& s, const plan::PlanVerdict& verdict) {
+  block.each(s.num_ctas() + 1, [&](int32_t c) {
+    s.cta_indptr()[c] = 0;
+    if (c > 0) return;
+    PlanHeader h = s.args.header;
+    h.status = verdict.fault == plan::PlanFault::query_tokens || verdict.fault == plan::PlanFault::query_length || verdict.fault == plan::PlanFault::kv_tokens ||
+                       verdict.fault == plan::PlanFault::cost
+                   ? PlanStatus::over_capacity
+                   : PlanStatus::malformed;
+    h.total_tokens = s.args.num_tokens;
+    *s.header() = h;
+    *s.args.verdict = verdict;
+  });
+}
+
+template <class Block>
+KVLOOM_HD void put_header(Block& block, Step& s, const Totals& totals, const Counts& counts) {
+  block.each(1, [&](int32_t) {
+    PlanHeader h = s.args.header;
+    h.num_groups = totals.groups;
+    h.num_items = counts.items;
+    h.num_units = counts.units;
+    h.num_entries = h.num_touches = counts.touches;
+    h.scratch_rows = counts.scratch_rows;
+    h.total_tokens = s.args.num_requests > 0 ? int32_t(s.args.qo_indptr[s.args.num_requests]) : 0;
+    h.graph_key = s.args.graph_keys[(totals.class_units[0] > 0 ? 1 : 0) + (totals.class_units[1] > 0 ? 2 : 0)];
+    h.cost_total = uint64_t(counts.cost_total);
+    h.cost_max = uint64_t(counts.cost_max);
+    *s.header() = h;
+    *s.args.verdict = {plan::PlanFault::none, -1, 0, 0};
+  });
+}
+
+/// `tables`: of plan::plan_table_bytes(args.num_requests, args.max_tiles).
+template <class Block>
+KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
+  Step s(args, memory, tables);
+  Totals totals;
+  plan::PlanVerdict verdict = make_groups(block, s, totals);
+  if (verdict.fault != plan::PlanFault::none) return put_refusal(block, s, verdict);
+  make_tiles(block, s, totals);
+  if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, totals.cost, plan::kMaxStepCost});
+  put_header(block, s, totals, schedule(block, s, totals));
+}
+
+}  // namespace kvloom::device_plan

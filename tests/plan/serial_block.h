@@ -1,0 +1,54 @@
+// A block of one thread, which runs the phases of the device's planner (device/plan) on the host.
+#pragma once
+
+#include "kvloom/device/plan/stream.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+namespace kvloom::test {
+
+struct SerialBlock {
+  template <class F>
+  void each(int32_t n, F&& f) {
+    for (int32_t i = 0; i < n; ++i) f(i);
+  }
+  template <class State, class Read, class Write>
+  void two_steps(int32_t n, Read&& read, Write&& write) {
+    std::vector<State> states(static_cast<size_t>(n));
+    for (int32_t i = 0; i < n; ++i) read(i, states[size_t(i)]);
+    for (int32_t i = 0; i < n; ++i) write(i, states[size_t(i)]);
+  }
+  template <class State, class Sum, class Load, class Store>
+  Sum scan(int32_t n, Load&& load, Store&& store) {
+    Sum sum{};
+    for (int32_t i = 0; i < n; ++i) {
+      State state;
+      const Sum own = load(i, state);
+      store(i, state, sum);
+      sum = sum + own;
+    }
+    return sum;
+  }
+  template <class T>
+  T reduce(const T& mine) {
+    return T::join(T{}, mine);
+  }
+  void sort(uint64_t* keys, int32_t n) { std::sort(keys, keys + n); }
+  template <class T>
+  void put(T* to, const T& x) {
+    *to = x;
+  }
+};
+
+/// Plans a step as the device would.
+inline void plan_serially(plan::DeviceArgs args) {
+  static thread_local const auto memory = std::make_unique<device_plan::Memory>();
+  static thread_local std::vector<char> tables;
+  tables.resize(std::max(tables.size(), size_t(plan::plan_table_bytes(args.num_requests, args.max_tiles))));
+  SerialBlock block;
+  device_plan::plan_step(block, args, *memory, args.tables != nullptr ? args.tables : tables.data());
+}
+
+}  // namespace kvloom::test
