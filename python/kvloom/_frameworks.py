@@ -72,3 +72,52 @@ def current_stream(tensor, device: int) -> int:
     if framework == "cupy":
         return sys.modules["cupy"].cuda.get_current_stream().ptr
     return 0
+
+
+def int_list(x) -> list[int]:
+    """Lengths from anywhere as a list; on a GPU that waits for them."""
+    return x.tolist() if hasattr(x, "tolist") else [int(i) for i in x]
+
+
+def int_column(values: list[int]) -> memoryview:
+    """[n, 1] int32, n > 0."""
+    column = memoryview(bytearray(4 * len(values))).cast("i", (len(values), 1))
+    for i, value in enumerate(values):
+        column[i, 0] = value
+    return column
+
+
+def to_device(x, like):
+    """Integers where `like` is, in its framework."""
+    framework = framework_of(like)
+    if framework == "torch":
+        torch = sys.modules["torch"]
+        return torch.as_tensor(x.tolist() if isinstance(x, memoryview) else x, device=like.device)
+    if framework == "cupy":
+        return sys.modules["cupy"].asarray(x)
+    raise TypeError(f"no way is known to bring integers to the GPU of a {type(like).__name__}: use torch or CuPy, or kvloom.Engine")
+
+
+def flattened(x, dims, name: str):
+    """x with its first two dimensions as one; a copy where its strides want one."""
+    if not hasattr(x, "reshape"):
+        raise TypeError(f"`{name}`: expected a tensor of NumPy, torch, JAX or CuPy, got {type(x).__name__}")
+    return x.reshape((dims[0] * dims[1], *dims[2:]))
+
+
+def rotated(x, positions: list[int], cos, sin, interleaved: bool):
+    """x [batch, seqlen, heads, dim] turned by tables [seqlen_ro, rotary_dim / 2], in fp32; a copy."""
+    torch = framework_of(x) == "torch"
+    half = cos.shape[-1]
+    if 2 * half > x.shape[-1] or cos.shape != sin.shape:
+        raise ValueError(f"`rotary_cos`, `rotary_sin`: expected [seqlen, at most {x.shape[-1] // 2}] both, got {list(cos.shape)} and {list(sin.shape)}")
+    if positions and not 0 <= min(positions) <= max(positions) < cos.shape[0]:
+        raise ValueError(f"`rotary_cos`: expected a row for position {max(positions)}, got {cos.shape[0]} rows")
+    cos, sin = (t[positions].reshape((*x.shape[:2], 1, half)) for t in (cos, sin))
+    wide = (lambda t: t.float()) if torch else (lambda t: t.astype("float32"))
+    first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(0, half), slice(half, 2 * half))
+    a, b, cos, sin = wide(x[..., first]), wide(x[..., second]), wide(cos), wide(sin)
+    out = x.clone() if torch else x.copy()
+    turned = a * cos - b * sin, b * cos + a * sin
+    out[..., first], out[..., second] = (t.to(x.dtype) if torch else t.astype(x.dtype) for t in turned)
+    return out

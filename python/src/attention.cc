@@ -13,7 +13,7 @@ nb::object attention(nb::handle spec, nb::handle options, nb::handle matrix, con
   const SpecFacts facts(*s.c());
   BatchArg batch;
   if (matrix.is_none()) {
-    batch.take(lengths, facts.num_kv_heads);
+    batch.take(lengths, facts.num_kv_heads, false);
   } else {
     batch.take(nb::cast<const BlockSparse&>(matrix).batch(), matrix);
   }
@@ -43,6 +43,14 @@ nb::object shape_and_dtype(nb::handle tensor, const char* name) {
   nb::list dims;
   for (int32_t d = 0; d < t.ndim(); ++d) dims.append(t.shape(d));
   return nb::make_tuple(nb::tuple(dims), dtype_name(t.dtype()));
+}
+
+/// The GPU that a tensor is on; None: the host.
+nb::object gpu_of(nb::handle tensor, const char* name) {
+  TensorArg t;
+  t.take(tensor, name);
+  if (!t.given() || !t.place().cuda) return nb::none();
+  return nb::int_(t.place().device);
 }
 
 /// The dims and the type of an array of any numbers: "f32", "int32", "bool", ...
@@ -92,6 +100,7 @@ void bind_attention(nb::module_& m) {
       arg("k_scale").none(), arg("v_scale").none(), arg("params").none());
   m.def("shape_and_dtype", &shape_and_dtype, arg("tensor").none(), arg("name"));
   m.def("shape_and_type", &shape_and_type, arg("array").none(), arg("name"));
+  m.def("gpu_of", &gpu_of, arg("tensor").none(), arg("name"));
   m.def("workspace_size", &workspace_size, arg("spec"), arg("capacity"), arg("options"));
 }
 

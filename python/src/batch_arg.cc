@@ -25,9 +25,9 @@ T group_field(nb::handle group, const char* name) {
 
 }  // namespace
 
-void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads) {
+void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread) {
   kvloom_batch_init(&batch_, sizeof batch_);
-  take_lists(h, num_kv_heads);
+  take_lists(h, num_kv_heads, ids_unread);
   if (!h.qo_indptr.is_none()) {
     qo_indptr_.take(h.qo_indptr, "qo_indptr");
     if (qo_indptr_.size() != int64_t(batch_.num_requests) + 1) {
@@ -51,7 +51,7 @@ void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads) {
   take_groups(h.groups);
 }
 
-void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads) {
+void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread) {
   kv_len_.take(h.kv_len, "kv_len");
   if (!kv_len_.given()) raise_type_error("`kv_len`: expected the tokens of each request, got None");
   batch_.kv_len = kv_len_.c();
@@ -68,7 +68,7 @@ void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads) {
   if (table && (list_indptr_.given() || !h.pages.is_none())) {
     raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
   }
-  pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages");
+  pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages", {}, ids_unread);
   if (table) {
     int64_t rows = 1;
     for (int32_t d = 0; d + 1 < pages_.ndim(); ++d) rows *= pages_.shape(d);

@@ -20,7 +20,8 @@ class BatchArg {
   BatchArg(const BatchArg&) = delete;
 
   /// Sizes that the C interface can't know are checked here: those of arrays given by pointer, and of tables.
-  void take(const BatchHandles& handles, int32_t num_kv_heads);
+  /// `ids_unread`: the page ids may lie on a GPU.
+  void take(const BatchHandles& handles, int32_t num_kv_heads, bool ids_unread);
   /// A block-sparse matrix's batch, whose arrays belong to `owner`.
   void take(const kvloom_batch& batch, nb::handle owner);
 
@@ -34,7 +35,7 @@ class BatchArg {
   IndexArg take_pages() { return std::move(pages_); }
 
  private:
-  void take_lists(const BatchHandles& handles, int32_t num_kv_heads);
+  void take_lists(const BatchHandles& handles, int32_t num_kv_heads, bool ids_unread);
   void take_groups(nb::handle groups);
 
   kvloom_batch batch_;

@@ -46,6 +46,7 @@ Engine::Engine(nb::handle spec, nb::handle capacity, nb::handle options, nb::han
     status = kvloom_engine_create(s.c(), &c, o.c(), data, bytes, &handle_->engine);
   }
   check(status);
+  handle_->ids_unread = handle_->place().cuda && !o.c()->check_pages;
   if (memory.given() && !memory.is_at(handle_->place())) {
     raise_value_error("`workspace`: expected memory on " + place_text(handle_->place()) + ", got " + memory.describe());
   }
@@ -59,7 +60,7 @@ std::unique_ptr<Plan> Engine::planned(BatchArg& batch) {
 
 std::unique_ptr<Plan> Engine::plan(const BatchHandles& handles) {
   BatchArg batch;
-  batch.take(handles, handle_->facts.num_kv_heads);
+  batch.take(handles, handle_->facts.num_kv_heads, handle_->ids_unread);
   return planned(batch);
 }
 
@@ -76,7 +77,7 @@ std::unique_ptr<Plan> Engine::plan_sparse(const BlockSparse& matrix, nb::handle 
 void Engine::replan(Plan& plan, const BatchHandles& handles) {
   require_own(plan);
   BatchArg batch;
-  batch.take(handles, handle_->facts.num_kv_heads);
+  batch.take(handles, handle_->facts.num_kv_heads, handle_->ids_unread);
   uint64_t step = 0;
   call_engine(*handle_, [&] {
     const kvloom_status status = kvloom_plan_update(handle_->engine, plan.c(), batch.c());

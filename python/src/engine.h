@@ -20,8 +20,9 @@ struct EngineHandle {
   kvloom_engine* engine = nullptr;
   std::mutex busy;  // taken with the GIL released
   SpecFacts facts;
-  nb::object workspace;  // the caller's memory
-  nb::object params;     // a dict: values of the variant's parameters where a run gives none
+  bool ids_unread = false;  // page ids given to plan may lie on the GPU
+  nb::object workspace;     // the caller's memory
+  nb::object params;        // a dict: values of the variant's parameters where a run gives none
 };
 
 class Plan {

@@ -11,7 +11,7 @@ std::string quoted(const char* name) { return std::string("`") + name + "`: "; }
 
 }  // namespace
 
-void IndexArg::take(nb::handle object, const char* name, Place place) {
+void IndexArg::take(nb::handle object, const char* name, Place place, bool anywhere) {
   name_ = name;
   given_ = object.is_valid() && !object.is_none();
   if (!given_) return;
@@ -36,7 +36,7 @@ void IndexArg::take(nb::handle object, const char* name, Place place) {
   t.take(object, name);
   const bool wide = t.is_type(dlpack::kInt, 64);
   if (!wide && !t.is_type(dlpack::kInt, 32)) raise_type_error(quoted(name) + "expected int32 or int64, got " + t.describe());
-  if (!t.is_at(place)) {
+  if (!t.is_at(place) && !anywhere) {
     raise_value_error(quoted(name) + "expected integers on " + place_text(place) + ", got " + t.describe() +
                       (place.cuda ? "; the GPU reads them: move them there" : "; the host reads them: keep a copy there"));
   }
@@ -59,7 +59,7 @@ void IndexArg::take(nb::handle object, const char* name, Place place) {
     owner_ = nb::borrow(object);
     return;
   }
-  if (place.cuda) raise_value_error(quoted(name) + "expected a contiguous array, got strides; make it contiguous");
+  if (!t.on_host()) raise_value_error(quoted(name) + "expected a contiguous array, got strides; make it contiguous");
   copy(t);
 }
 

@@ -9,8 +9,9 @@ namespace kvloom::python {
 
 class IndexArg {
  public:
-  /// None: not given. Arrays of any rank are taken as their elements in row-major order. `place`: where the array must be.
-  void take(nb::handle object, const char* name, Place place = {});
+  /// None: not given. Arrays of any rank are taken as their elements in row-major order. `place`: where the array must be; `anywhere`: or
+  /// elsewhere, unread.
+  void take(nb::handle object, const char* name, Place place = {}, bool anywhere = false);
 
   bool given() const { return given_; }
   int64_t size() const { return size_; }

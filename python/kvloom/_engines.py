@@ -1,0 +1,47 @@
+"""Engines kept for calls that bring a spec of their own each time (kvloom.flash_attn)."""
+
+from __future__ import annotations
+
+import collections
+import threading
+
+from ._engine import Engine
+from ._spec import Spec
+
+_MOST = 16  # engines, the last used ones
+
+_engines: collections.OrderedDict[tuple, Engine] = collections.OrderedDict()
+_lock = threading.Lock()
+
+
+def _at_least(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def engine_for(spec: Spec, device: int | None, requests: int, tokens: int) -> Engine:
+    """An engine of this spec, on GPU `device` (None: the CPU), whose capacity covers the step; capacities grow by doubling."""
+    key = (spec, device)
+    with _lock:
+        engine = _engines.pop(key, None)
+        fits = engine is not None and engine.capacity.max_requests >= requests and engine.capacity.max_query_tokens >= tokens
+        if not fits:
+            before = engine.capacity if engine is not None else None
+            engine = Engine(
+                spec,
+                max_requests=max(_at_least(requests), before.max_requests if before else 1),
+                max_query_tokens=max(_at_least(tokens), before.max_query_tokens if before else 1),
+                backend="cpu" if device is None else "cuda",
+                device=-1 if device is None else device,
+                levels="off",
+                check_pages=device is None,
+            )
+        _engines[key] = engine
+        while len(_engines) > _MOST:
+            _engines.popitem(last=False)
+        return engine
+
+
+def clear_engines() -> None:
+    """Lets go of the kept engines and their memory."""
+    with _lock:
+        _engines.clear()
