@@ -67,7 +67,7 @@ def attention(
         if len(dims) != rank:
             wanted = "[pages, page_size, heads, head_dim]" if paged else "[tokens, heads, head_dim]"
             raise ValueError(f"`{name}`: expected {wanted}, got {list(dims)}")
-    if layout not in ("NHD", "HND"):
+    if not isinstance(layout, str) or layout not in ("NHD", "HND"):
         raise ValueError(f"`layout`: expected 'NHD' or 'HND', got {layout!r}")
     head_axis, token_axis = (-2, -3) if layout == "NHD" else (-3, -2)
     page_size = k_dims[token_axis] if paged else None

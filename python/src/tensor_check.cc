@@ -41,11 +41,18 @@ void* current_stream(const TensorArg& tensor) {
 
 void* stream_of(nb::handle stream, const TensorArg& tensor) {
   if (stream.is_none()) return current_stream(tensor);
+  nb::object address = nb::borrow(stream);
   for (const char* attribute : {"cuda_stream", "ptr", "handle"}) {
-    if (nb::hasattr(stream, attribute)) return reinterpret_cast<void*>(nb::cast<uintptr_t>(stream.attr(attribute)));
+    if (!nb::hasattr(stream, attribute)) continue;
+    address = stream.attr(attribute);
+    break;
   }
-  if (!PyLong_Check(stream.ptr())) raise_type_error("`stream`: expected None, an address as an integer, or a stream of torch or CuPy");
-  return reinterpret_cast<void*>(nb::cast<uintptr_t>(stream));
+  if (PyLong_Check(address.ptr())) {
+    const size_t value = PyLong_AsSize_t(address.ptr());
+    if (!PyErr_Occurred()) return reinterpret_cast<void*>(value);
+    PyErr_Clear();
+  }
+  raise_type_error("`stream`: expected None, an address as an integer, or a stream of torch or CuPy, got " + nb::cast<std::string>(nb::repr(stream)));
 }
 
 }  // namespace kvloom::python
