@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typing
+
 from . import _core
 from ._spec import Options, Rope, Spec, Variant
 
@@ -34,7 +36,7 @@ def attention(
     rope: Rope | None = None,
     variant: Variant | str | None = None,
     params: dict | None = None,
-    reduction: str = "softmax",
+    reduction: typing.Literal["softmax", "sum"] = "softmax",
     sigmoid_bias: float = 0.0,
     q_scale=None,
     k_scale=None,
@@ -102,7 +104,7 @@ def attention(
         rope=rope,
         variant=variant,
     )
-    if spec.variant is not None and spec.variant.params:
+    if isinstance(spec.variant, Variant) and spec.variant.params:
         params = {**spec.variant.params, **(params or {})}
     return _core.attention(
         spec,

@@ -6,7 +6,7 @@ import collections
 import threading
 
 from ._engine import Engine
-from ._spec import Spec
+from ._spec import Capacity, Spec
 
 _MOST = 16  # engines, the last used ones
 
@@ -23,13 +23,12 @@ def engine_for(spec: Spec, device: int | None, requests: int, tokens: int) -> En
     key = (spec, device)
     with _lock:
         engine = _engines.pop(key, None)
-        fits = engine is not None and engine.capacity.max_requests >= requests and engine.capacity.max_query_tokens >= tokens
-        if not fits:
-            before = engine.capacity if engine is not None else None
+        before = engine.capacity if engine is not None else Capacity(max_requests=1, max_query_tokens=1)
+        if engine is None or before.max_requests < requests or before.max_query_tokens < tokens:
             engine = Engine(
                 spec,
-                max_requests=max(_at_least(requests), before.max_requests if before else 1),
-                max_query_tokens=max(_at_least(tokens), before.max_query_tokens if before else 1),
+                max_requests=max(_at_least(requests), before.max_requests),
+                max_query_tokens=max(_at_least(tokens), before.max_query_tokens),
                 backend="cpu" if device is None else "cuda",
                 device=-1 if device is None else device,
                 levels="off",

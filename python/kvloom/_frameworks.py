@@ -46,11 +46,11 @@ def empty(like, shape, dtype: str):
         return sys.modules["cupy"].empty(shape, dtype=_NAMES[dtype])
     if framework in ("jaxlib", "jax"):
         # JAX's arrays can't be written: NumPy's are, and converted() makes JAX's of them.
-        import numpy
+        import numpy as host
 
         if next(iter(like.devices())).platform != "cpu":
             raise TypeError("`out`: a JAX array on a GPU can't be written in place: give `out` as a tensor of CuPy or torch")
-        return numpy.empty(shape, _numpy_dtype(dtype))
+        return host.empty(shape, _numpy_dtype(dtype))
     numpy = sys.modules.get("numpy")
     if numpy is None:
         raise TypeError(f"`out`: no way is known to make an output for a {type(like).__name__}: give `out` (and `lse`, if wanted)")
@@ -110,7 +110,9 @@ def rotated(x, positions: list[int], cos, sin, interleaved: bool):
     torch = framework_of(x) == "torch"
     half = cos.shape[-1]
     if 2 * half > x.shape[-1] or cos.shape != sin.shape:
-        raise ValueError(f"`rotary_cos`, `rotary_sin`: expected [seqlen, at most {x.shape[-1] // 2}] both, got {list(cos.shape)} and {list(sin.shape)}")
+        raise ValueError(
+            f"`rotary_cos`, `rotary_sin`: expected [seqlen, at most {x.shape[-1] // 2}] both, got {list(cos.shape)} and {list(sin.shape)}"
+        )
     if positions and not 0 <= min(positions) <= max(positions) < cos.shape[0]:
         raise ValueError(f"`rotary_cos`: expected a row for position {max(positions)}, got {cos.shape[0]} rows")
     cos, sin = (t[positions].reshape((*x.shape[:2], 1, half)) for t in (cos, sin))

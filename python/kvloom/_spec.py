@@ -77,7 +77,7 @@ class Spec:
     reduction: typing.Literal["softmax", "sum"] = "softmax"
     sigmoid_bias: float = 0.0
     rope: Rope | None = None
-    variant: Variant | None = None
+    variant: Variant | str | None = None  # a str is the text of one
 
     def __post_init__(self):
         def default(name, value):

@@ -5,12 +5,11 @@ A value is a float (fp32), an int (int32) or a bool. `//` and `%` round down, as
 
 from __future__ import annotations
 
-import math
 import os
 import sys
+import typing
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
-_C_TYPES = {"f": "float", "i": "int32_t", "b": "bool"}
 _WORDS = {"f": "a float", "i": "an int", "b": "a bool"}
 
 
@@ -22,7 +21,7 @@ def user_line() -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def refuse(message: str):
+def refuse(message: str) -> typing.NoReturn:
     raise TypeError(f"{user_line()}: {message}")
 
 
@@ -34,37 +33,98 @@ class Value:
     def __init__(self, op: str, args: tuple, kind: str):
         self.op, self.args, self.kind = op, args, kind
 
-    def __add__(self, other): return arithmetic("+", self, other)
-    def __radd__(self, other): return arithmetic("+", other, self)
-    def __sub__(self, other): return arithmetic("-", self, other)
-    def __rsub__(self, other): return arithmetic("-", other, self)
-    def __mul__(self, other): return arithmetic("*", self, other)
-    def __rmul__(self, other): return arithmetic("*", other, self)
-    def __truediv__(self, other): return divided(self, other)
-    def __rtruediv__(self, other): return divided(other, self)
-    def __floordiv__(self, other): return arithmetic("//", self, other)
-    def __rfloordiv__(self, other): return arithmetic("//", other, self)
-    def __mod__(self, other): return arithmetic("%", self, other)
-    def __rmod__(self, other): return arithmetic("%", other, self)
-    def __pow__(self, other): return power(self, other)
-    def __rpow__(self, other): return power(other, self)
-    def __and__(self, other): return bitwise("&", self, other)
-    def __rand__(self, other): return bitwise("&", other, self)
-    def __or__(self, other): return bitwise("|", self, other)
-    def __ror__(self, other): return bitwise("|", other, self)
-    def __xor__(self, other): return bitwise("^", self, other)
-    def __rxor__(self, other): return bitwise("^", other, self)
-    def __lshift__(self, other): return shifted("<<", self, other)
-    def __rshift__(self, other): return shifted(">>", self, other)
-    def __lt__(self, other): return compared("<", self, other)
-    def __le__(self, other): return compared("<=", self, other)
-    def __gt__(self, other): return compared(">", self, other)
-    def __ge__(self, other): return compared(">=", self, other)
-    def __eq__(self, other): return compared("==", self, other)
-    def __ne__(self, other): return compared("!=", self, other)
-    def __neg__(self): return Value("neg", (numeric(self),), "f" if self.kind == "f" else "i")
-    def __pos__(self): return self
-    def __abs__(self): return Value("abs", (numeric(self),), "f" if self.kind == "f" else "i")
+    def __add__(self, other):
+        return arithmetic("+", self, other)
+
+    def __radd__(self, other):
+        return arithmetic("+", other, self)
+
+    def __sub__(self, other):
+        return arithmetic("-", self, other)
+
+    def __rsub__(self, other):
+        return arithmetic("-", other, self)
+
+    def __mul__(self, other):
+        return arithmetic("*", self, other)
+
+    def __rmul__(self, other):
+        return arithmetic("*", other, self)
+
+    def __truediv__(self, other):
+        return divided(self, other)
+
+    def __rtruediv__(self, other):
+        return divided(other, self)
+
+    def __floordiv__(self, other):
+        return arithmetic("//", self, other)
+
+    def __rfloordiv__(self, other):
+        return arithmetic("//", other, self)
+
+    def __mod__(self, other):
+        return arithmetic("%", self, other)
+
+    def __rmod__(self, other):
+        return arithmetic("%", other, self)
+
+    def __pow__(self, other):
+        return power(self, other)
+
+    def __rpow__(self, other):
+        return power(other, self)
+
+    def __and__(self, other):
+        return bitwise("&", self, other)
+
+    def __rand__(self, other):
+        return bitwise("&", other, self)
+
+    def __or__(self, other):
+        return bitwise("|", self, other)
+
+    def __ror__(self, other):
+        return bitwise("|", other, self)
+
+    def __xor__(self, other):
+        return bitwise("^", self, other)
+
+    def __rxor__(self, other):
+        return bitwise("^", other, self)
+
+    def __lshift__(self, other):
+        return shifted("<<", self, other)
+
+    def __rshift__(self, other):
+        return shifted(">>", self, other)
+
+    def __lt__(self, other):
+        return compared("<", self, other)
+
+    def __le__(self, other):
+        return compared("<=", self, other)
+
+    def __gt__(self, other):
+        return compared(">", self, other)
+
+    def __ge__(self, other):
+        return compared(">=", self, other)
+
+    def __eq__(self, other):
+        return compared("==", self, other)
+
+    def __ne__(self, other):
+        return compared("!=", self, other)
+
+    def __neg__(self):
+        return Value("neg", (numeric(self),), "f" if self.kind == "f" else "i")
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return Value("abs", (numeric(self),), "f" if self.kind == "f" else "i")
 
     def __invert__(self):
         if self.kind == "f":
@@ -74,12 +134,16 @@ class Value:
     __hash__ = object.__hash__
 
     def __bool__(self):
-        refuse("a value of the trace has no truth of its own, it stands for every pair of a query and a key: write `&`, `|`, `~` for `and`, `or`, "
-               "`not`, two comparisons for a chained one, and kvloom.hooks.where(condition, a, b) for `if`, `min` and `max`")
+        refuse(
+            "a value of the trace has no truth of its own, it stands for every pair of a query and a key: write `&`, `|`, `~` for `and`, `or`, "
+            "`not`, two comparisons for a chained one, and kvloom.hooks.where(condition, a, b) for `if`, `min` and `max`"
+        )
 
     def __index__(self):
-        refuse("a value of the trace can't index an array that is not a parameter: the array has to be a variable that the function itself uses "
-               "by name, or a kvloom.hooks.Param")
+        refuse(
+            "a value of the trace can't index an array that is not a parameter: the array has to be a variable that the function itself uses "
+            "by name, or a kvloom.hooks.Param"
+        )
 
     def __float__(self):
         refuse("a value of the trace is no number yet: functions of Python's math do not take it; kvloom.hooks has exp, tanh and others")
@@ -201,25 +265,49 @@ FUNCTIONS = ("exp", "exp2", "log", "log2", "sqrt", "tanh", "sigmoid", "sin", "co
 # Names that NumPy and torch give to the same things.
 _FRAMEWORK = {
     "where": where,
-    "abs": abs, "absolute": abs, "negative": lambda x: -as_value(x), "neg": lambda x: -as_value(x),
-    "minimum": lambda a, b: extreme("min", a, b), "maximum": lambda a, b: extreme("max", a, b),
-    "fmin": lambda a, b: extreme("min", a, b), "fmax": lambda a, b: extreme("max", a, b),
-    "clamp": lambda x, min=None, max=None: clipped(x, min, max), "clip": lambda x, min=None, max=None: clipped(x, min, max),
-    "add": lambda a, b: arithmetic("+", a, b), "subtract": lambda a, b: arithmetic("-", a, b), "sub": lambda a, b: arithmetic("-", a, b),
-    "multiply": lambda a, b: arithmetic("*", a, b), "mul": lambda a, b: arithmetic("*", a, b),
-    "divide": divided, "true_divide": divided, "div": divided,
-    "floor_divide": lambda a, b: arithmetic("//", a, b), "remainder": lambda a, b: arithmetic("%", a, b),
-    "power": power, "pow": power,
-    "less": lambda a, b: compared("<", a, b), "lt": lambda a, b: compared("<", a, b),
-    "less_equal": lambda a, b: compared("<=", a, b), "le": lambda a, b: compared("<=", a, b),
-    "greater": lambda a, b: compared(">", a, b), "gt": lambda a, b: compared(">", a, b),
-    "greater_equal": lambda a, b: compared(">=", a, b), "ge": lambda a, b: compared(">=", a, b),
-    "equal": lambda a, b: compared("==", a, b), "eq": lambda a, b: compared("==", a, b),
-    "not_equal": lambda a, b: compared("!=", a, b), "ne": lambda a, b: compared("!=", a, b),
-    "logical_and": lambda a, b: truth(a) & truth(b), "logical_or": lambda a, b: truth(a) | truth(b),
-    "logical_xor": lambda a, b: truth(a) ^ truth(b), "logical_not": lambda x: ~truth(x),
-    "bitwise_and": lambda a, b: bitwise("&", a, b), "bitwise_or": lambda a, b: bitwise("|", a, b),
-    "bitwise_xor": lambda a, b: bitwise("^", a, b), "invert": lambda x: ~as_value(x), "bitwise_not": lambda x: ~as_value(x),
+    "abs": abs,
+    "absolute": abs,
+    "negative": lambda x: -as_value(x),
+    "neg": lambda x: -as_value(x),
+    "minimum": lambda a, b: extreme("min", a, b),
+    "maximum": lambda a, b: extreme("max", a, b),
+    "fmin": lambda a, b: extreme("min", a, b),
+    "fmax": lambda a, b: extreme("max", a, b),
+    "clamp": lambda x, min=None, max=None: clipped(x, min, max),
+    "clip": lambda x, min=None, max=None: clipped(x, min, max),
+    "add": lambda a, b: arithmetic("+", a, b),
+    "subtract": lambda a, b: arithmetic("-", a, b),
+    "sub": lambda a, b: arithmetic("-", a, b),
+    "multiply": lambda a, b: arithmetic("*", a, b),
+    "mul": lambda a, b: arithmetic("*", a, b),
+    "divide": divided,
+    "true_divide": divided,
+    "div": divided,
+    "floor_divide": lambda a, b: arithmetic("//", a, b),
+    "remainder": lambda a, b: arithmetic("%", a, b),
+    "power": power,
+    "pow": power,
+    "less": lambda a, b: compared("<", a, b),
+    "lt": lambda a, b: compared("<", a, b),
+    "less_equal": lambda a, b: compared("<=", a, b),
+    "le": lambda a, b: compared("<=", a, b),
+    "greater": lambda a, b: compared(">", a, b),
+    "gt": lambda a, b: compared(">", a, b),
+    "greater_equal": lambda a, b: compared(">=", a, b),
+    "ge": lambda a, b: compared(">=", a, b),
+    "equal": lambda a, b: compared("==", a, b),
+    "eq": lambda a, b: compared("==", a, b),
+    "not_equal": lambda a, b: compared("!=", a, b),
+    "ne": lambda a, b: compared("!=", a, b),
+    "logical_and": lambda a, b: truth(a) & truth(b),
+    "logical_or": lambda a, b: truth(a) | truth(b),
+    "logical_xor": lambda a, b: truth(a) ^ truth(b),
+    "logical_not": lambda x: ~truth(x),
+    "bitwise_and": lambda a, b: bitwise("&", a, b),
+    "bitwise_or": lambda a, b: bitwise("|", a, b),
+    "bitwise_xor": lambda a, b: bitwise("^", a, b),
+    "invert": lambda x: ~as_value(x),
+    "bitwise_not": lambda x: ~as_value(x),
     **{name: (lambda n: lambda x: function(n, x))(name) for name in FUNCTIONS},
 }
 
@@ -245,140 +333,3 @@ def framework_call(name, args, kwargs):
         if ": " in str(error) and str(error).startswith(user_line()):
             raise
         refuse(f"{name}: these arguments have no counterpart in a variant ({error})")
-
-
-# ---- numbers: what a value is, worked out in Python --------------------------------------------------------------------------------------
-
-
-def _floor_divide(a, b, is_float):
-    if is_float:
-        return math.floor(a / b) if b else math.nan
-    return a // b if b else 0
-
-
-def _guarded(f):
-    def call(x):
-        try:
-            return f(x)
-        except OverflowError:
-            return math.inf
-        except ValueError:
-            return math.nan
-
-    return call
-
-
-_NUMBERS = {
-    "exp": _guarded(math.exp), "exp2": _guarded(lambda x: 2.0**x), "sqrt": _guarded(math.sqrt), "tanh": math.tanh, "sin": _guarded(math.sin),
-    "cos": _guarded(math.cos), "floor": math.floor, "log": lambda x: -math.inf if x == 0 else _guarded(math.log)(x),
-    "log2": lambda x: -math.inf if x == 0 else _guarded(math.log2)(x),
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)) if x > -700 else 0.0,
-    "neg": lambda x: -x, "abs": abs, "not": lambda x: not x, "inv": lambda x: ~x,
-    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
-    "/": lambda a, b: a / b if b else (math.nan if a == 0 or a != a else math.copysign(math.inf, a)),
-    "<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b, "==": lambda a, b: a == b,
-    "!=": lambda a, b: a != b, "&": lambda a, b: a & b, "|": lambda a, b: a | b, "^": lambda a, b: a ^ b,
-    "<<": lambda a, b: a << (b & 31), ">>": lambda a, b: a >> (b & 31), "pow": lambda a, b: a**b, "min": min, "max": max,
-    "where": lambda c, a, b: a if c else b,
-}
-
-
-def number_of(value: Value, leaves: dict, known: dict | None = None):
-    """The value in float64 and Python's integers; `leaves`: coordinates by name, parameters by name (numbers, or functions of indices)."""
-    known = {} if known is None else known
-    if id(value) in known:
-        return known[id(value)]
-    if value.op == "const":
-        result = value.args[0]
-    elif value.op == "coord":
-        result = leaves[value.args[0]]
-    elif value.op == "param":
-        result = leaves[value.args[0].name]
-    elif value.op == "read":
-        result = leaves[value.args[0].name](*(number_of(i, leaves, known) for i in value.args[1:]))
-    else:
-        args = [number_of(a, leaves, known) for a in value.args]
-        if value.op == "cast":
-            result = float(args[0]) if value.kind == "f" else int(args[0])
-        elif value.op == "//":
-            result = _floor_divide(*args, value.kind == "f")
-        elif value.op == "%":
-            result = args[0] - _floor_divide(*args, value.kind == "f") * args[1] if args[1] or value.kind == "f" else 0
-        else:
-            result = _NUMBERS[value.op](*args)
-    known[id(value)] = result
-    return result
-
-
-# ---- C++ ---------------------------------------------------------------------------------------------------------------------------------
-
-_CALLS = {"exp": "expf", "exp2": "kvloom::exp2_of", "log": "logf", "log2": "log2f", "sqrt": "sqrtf", "tanh": "kvloom::tanh_of",
-          "sigmoid": "kvloom::sigmoid_of", "sin": "sinf", "cos": "cosf", "floor": "floorf", "pow": "powf", "min": "kvloom::min_of",
-          "max": "kvloom::max_of"}
-
-
-def constant_text(value) -> str:
-    x = value.args[0]
-    if value.kind == "b":
-        return "true" if x else "false"
-    if value.kind == "i":
-        return str(x) if x >= 0 else f"({x})" if x > -(2**31) else "(-2147483647 - 1)"
-    if math.isnan(x):
-        return "NAN"
-    if math.isinf(x):
-        return "INFINITY" if x > 0 else "(-INFINITY)"
-    return f"float({x!r})" if abs(x) < 3.4e38 else ("INFINITY" if x > 0 else "(-INFINITY)")
-
-
-class Writer:
-    """The statements of one hook, a value a line, each value once."""
-
-    def __init__(self):
-        self.lines: list[str] = []
-        self.names: dict[int, str] = {}
-        self.same: dict[tuple, str] = {}
-
-    def name_of(self, value: Value) -> str:
-        if id(value) in self.names:
-            return self.names[id(value)]
-        text = self.text_of(value)
-        if value.op not in ("const", "coord"):
-            key = (value.kind, text)
-            if key not in self.same:
-                name = f"v{len(self.lines)}"
-                self.lines.append(f"const {_C_TYPES[value.kind]} {name} = {text};")
-                self.same[key] = name
-            text = self.same[key]
-        self.names[id(value)] = text
-        return text
-
-    def text_of(self, value: Value) -> str:
-        op = value.op
-        if op == "const":
-            return constant_text(value)
-        if op == "coord":
-            return value.args[0] if value.args[0] == "score" else f"c.{value.args[0]}"
-        if op == "param":
-            return f"{_C_TYPES[value.kind]}(p.{value.args[0].name})"
-        if op == "read":
-            param, *indices = value.args
-            named = {"q_head": "qo_heads", "kv_head": "kv_heads", "request": "requests"}
-            if all(i.op == "coord" and named.get(i.args[0]) == d for i, d in zip(indices, param.dims)):  # inside by what is checked at a run
-                return f"{_C_TYPES[value.kind]}(p.{param.name}({', '.join(map(self.name_of, indices))}))"
-            return f"{_C_TYPES[value.kind]}(python_read(p.{param.name}, {', '.join(map(self.name_of, indices))}))"
-        args = [self.name_of(a) for a in value.args]
-        if op == "cast":
-            return f"{_C_TYPES[value.kind]}({args[0]})"
-        if op in ("//", "%"):
-            return f"python_{'floor_divide' if op == '//' else 'remainder'}({args[0]}, {args[1]})"
-        if op in _CALLS:
-            return f"{_CALLS[op]}({', '.join(args)})"
-        if op == "where":
-            return f"{args[0]} ? {args[1]} : {args[2]}"
-        if op == "abs":
-            return f"fabsf({args[0]})" if value.kind == "f" else f"({args[0]} < 0 ? -{args[0]} : {args[0]})"
-        if op in ("<<", ">>"):
-            return f"{args[0]} {op} ({args[1]} & 31)"
-        if len(args) == 1:
-            return f"{ {'neg': '-', 'not': '!', 'inv': '~'}[op] }{args[0]}"
-        return f"{args[0]} {op} {args[1]}"

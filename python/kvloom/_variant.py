@@ -8,10 +8,9 @@ import types
 
 from . import _core
 from ._spec import Variant
-from ._trace import Value, Writer, as_value, floating, truth
+from ._trace import Value, as_value, floating, truth
+from ._trace_cpp import Writer
 from .hooks import Param
-
-COORDINATES = ("request", "q_index", "q_pos", "kv_index", "kv_pos", "q_head", "kv_head")
 
 _HELPERS = """\
 #include <cmath>
@@ -43,8 +42,16 @@ static inline float python_remainder(float a, float b) { return a - floorf(a / b
 class Coord:
     """Where a pair stands: request, q_index, q_pos, kv_index, kv_pos, q_head, kv_head. Positions are absolute within the request."""
 
+    request: Value
+    q_index: Value
+    q_pos: Value
+    kv_index: Value
+    kv_pos: Value
+    q_head: Value
+    kv_head: Value
+
     def __init__(self):
-        for name in COORDINATES:
+        for name in Coord.__annotations__:
             setattr(self, name, Value("coord", (name,), "i"))
 
 
@@ -168,6 +175,15 @@ def variant(score_mod=None, mask_mod=None, *, name: str | None = None, check: bo
     """
     if score_mod is None and mask_mod is None:
         raise TypeError("`score_mod`, `mask_mod`: expected at least one of them")
+    try:
+        return _made(score_mod, mask_mod, name, check)
+    except RecursionError:
+        raise ValueError(
+            "`score_mod`, `mask_mod`: expected fewer than about 500 operations one after the other, got more; write loops as a formula"
+        ) from None
+
+
+def _made(score_mod, mask_mod, name: str | None, check: bool) -> Variant:
     captures = _Captures()
     logit = keep = None
     if score_mod is not None:

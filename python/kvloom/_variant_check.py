@@ -8,7 +8,7 @@ import random
 from . import _core
 from ._errors import InternalError
 from ._spec import Options, Spec
-from ._trace import number_of
+from ._trace_numbers import number_of
 
 _DIM = 16
 _LENGTHS = ((5, 9), (4, 3))  # q_len and kv_len of a request: in one of them queries stand before every key
@@ -45,7 +45,7 @@ class _Case:
     def __init__(self, variant, params, rng):
         self.heads, self.kv_heads, self.requests = 4, 2, 2
         self.given = {name: _on_host(array) for name, array in variant.params.items()}
-        sizes = {}
+        sizes: dict[str, int] = {}
         for p in params:
             if p.name in self.given:
                 dims, _ = _core.shape_and_type(self.given[p.name], p.name)
@@ -97,7 +97,12 @@ def _difference(variant, logit, keep, params, seed) -> str | None:
     case = _Case(variant, params, rng)
     lengths = [_LENGTHS[r % len(_LENGTHS)] for r in range(case.requests)]
     tokens, keys = sum(n for n, _ in lengths), sum(m for _, m in lengths)
-    q, k, v, out = _floats(tokens, case.heads, _DIM), _floats(keys, case.kv_heads, _DIM), _floats(keys, case.kv_heads, _DIM), _floats(tokens, case.heads, _DIM)
+    q, k, v, out = (
+        _floats(tokens, case.heads, _DIM),
+        _floats(keys, case.kv_heads, _DIM),
+        _floats(keys, case.kv_heads, _DIM),
+        _floats(tokens, case.heads, _DIM),
+    )
     for x in (q, k, v):
         flat = x.cast("B").cast("f")
         for i in range(len(flat)):
@@ -106,11 +111,26 @@ def _difference(variant, logit, keep, params, seed) -> str | None:
     for n, m in lengths:
         indptr[0].append(indptr[0][-1] + n)
         indptr[1].append(indptr[1][-1] + m)
-    none = dict.fromkeys(("pages", "block_table", "q_pos0", "q_pos", "prefix", "lse", "alibi_slopes", "sink", "mask", "mask_indptr", "q_scale",
-                          "k_scale", "v_scale"))
+    none = dict.fromkeys(
+        ("pages", "block_table", "q_pos0", "q_pos", "prefix", "lse", "alibi_slopes", "sink", "mask", "mask_indptr", "q_scale", "k_scale", "v_scale")
+    )
     spec = Spec(num_qo_heads=case.heads, num_kv_heads=case.kv_heads, head_dim=_DIM, variant=variant)
-    _core.attention(spec, Options(backend="cpu"), None, q, k, v, qo_indptr=indptr[0], kv_len=[m for _, m in lengths], list_indptr=indptr[1], out=out,
-                    return_lse=False, layout="NHD", params=case.given or None, **none)
+    _core.attention(
+        spec,
+        Options(backend="cpu"),
+        None,
+        q,
+        k,
+        v,
+        qo_indptr=indptr[0],
+        kv_len=[m for _, m in lengths],
+        list_indptr=indptr[1],
+        out=out,
+        return_lse=False,
+        layout="NHD",
+        params=case.given or None,
+        **none,
+    )
     for r, (n, m) in enumerate(lengths):
         for i in range(n):
             for h in range(case.heads):

@@ -114,7 +114,14 @@ def flash_attn_func(
     batch, seqlen_q, seqlen_k = q_dims[0], q_dims[1], k_dims[1]
     if k_dims[0] != batch or v_dims[:3] != k_dims[:3]:
         raise ValueError(f"`k`, `v`: expected [{batch}, seqlen, heads, head_dim], both alike, got {list(k_dims)} and {list(v_dims)}")
-    fields = {"page_size": None, "softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, "softcap": softcap, "dropout_p": dropout_p}
+    fields = {
+        "page_size": None,
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window_size": window_size,
+        "softcap": softcap,
+        "dropout_p": dropout_p,
+    }
     lengths = {
         "kv_len": [seqlen_k] * batch,
         "qo_indptr": range(0, batch * seqlen_q + 1, seqlen_q) if seqlen_q else [0] * (batch + 1),
@@ -158,11 +165,19 @@ def flash_attn_varlen_func(
     starts_q, starts_k = map(int_list, (cu_seqlens_q, cu_seqlens_k))
     if len(starts_q) != len(starts_k) or not starts_q:
         raise ValueError(f"`cu_seqlens_q`, `cu_seqlens_k`: expected [batch + 1] both, got {len(starts_q)} and {len(starts_k)} entries")
-    fields = {"page_size": k_dims[1] if paged else None, "softmax_scale": softmax_scale, "causal": causal, "window_size": window_size,
-              "softcap": softcap, "dropout_p": dropout_p}
+    fields = {
+        "page_size": k_dims[1] if paged else None,
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window_size": window_size,
+        "softcap": softcap,
+        "dropout_p": dropout_p,
+    }
     lengths = {"kv_len": [b - a for a, b in zip(starts_k, starts_k[1:])], "qo_indptr": starts_q}
     lengths |= {"block_table": block_table} if paged else {"list_indptr": starts_k}
-    out, lse = _attend(q, k, v, fields, alibi_slopes, lengths, len(starts_q) - 1, q_dims[0], q_dims, v_dims, k_dims[-2], return_attn_probs, block_table)
+    out, lse = _attend(
+        q, k, v, fields, alibi_slopes, lengths, len(starts_q) - 1, q_dims[0], q_dims, v_dims, k_dims[-2], return_attn_probs, block_table
+    )
     return (out, lse.swapaxes(0, 1), None) if return_attn_probs else out
 
 
@@ -190,7 +205,8 @@ def flash_attn_with_kvcache(
     """Attention over a cache, which first gains k and v, in place.
 
     q                 [batch, seqlen_q, heads, head_dim]
-    k_cache, v_cache  [batch_cache, seqlen_cache, kv_heads, head_dim], or with block_table [batch, entries] pages [pages, page_size, kv_heads, head_dim]
+    k_cache, v_cache  [batch_cache, seqlen_cache, kv_heads, head_dim], or with block_table [batch, entries] pages
+                      [pages, page_size, kv_heads, head_dim]
     k, v              [batch, seqlen_new, kv_heads, head_dim]: written at cache_seqlens, and attended to
     cache_seqlens     an int or [batch]: tokens in the cache before k; None: the whole cache
     cache_batch_idx   [batch]: which entry of the cache each one has
@@ -242,10 +258,15 @@ def flash_attn_with_kvcache(
             k = rotated(k, [n + i for n in before for i in range(new)], *rotary)
         _append(k, v, k_cache, v_cache, before, new, table)
     fields = {"page_size": k_dims[1], "softmax_scale": softmax_scale, "causal": causal, "window_size": window_size, "softcap": softcap}
-    lengths = {"kv_len": [n + new for n in before], "block_table": table,
-               "qo_indptr": range(0, batch * seqlen_q + 1, seqlen_q) if seqlen_q else [0] * (batch + 1)}
+    lengths = {
+        "kv_len": [n + new for n in before],
+        "block_table": table,
+        "qo_indptr": range(0, batch * seqlen_q + 1, seqlen_q) if seqlen_q else [0] * (batch + 1),
+    }
     flat = flattened(q, q_dims, "q")
-    out, lse = _attend(flat, k_cache, v_cache, fields, alibi_slopes, lengths, batch, batch * seqlen_q, q_dims, v_dims, k_dims[2], return_softmax_lse, table)
+    out, lse = _attend(
+        flat, k_cache, v_cache, fields, alibi_slopes, lengths, batch, batch * seqlen_q, q_dims, v_dims, k_dims[2], return_softmax_lse, table
+    )
     out = out.reshape((batch, seqlen_q, q_dims[2], v_dims[3]))
     return (out, lse.reshape((batch, seqlen_q, q_dims[2])).swapaxes(1, 2)) if return_softmax_lse else out
 

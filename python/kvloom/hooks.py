@@ -90,7 +90,7 @@ class Param:
                 _trace.refuse(f"{self.name}: index {d}: expected an int, got a float")
             values.append(_trace.numeric(i))
             if self.inferred:
-                named = {"q_head": "qo_heads", "kv_head": "kv_heads", "request": "requests"}.get(i.args[0] if i.op == "coord" else None, "any")
+                named = {"q_head": "qo_heads", "kv_head": "kv_heads", "request": "requests"}.get(i.args[0], "any") if i.op == "coord" else "any"
                 self.dims[d] = named if self.dims[d] in (None, named) else "any"
         return Value("read", (self, *values), self.kind())
 

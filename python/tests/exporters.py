@@ -8,9 +8,18 @@ CPU, CUDA = 1, 2
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
-                ("strides", ctypes.POINTER(ctypes.c_int64)), ("byte_offset", ctypes.c_uint64)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
 
 
 class Managed(ctypes.Structure):
@@ -18,8 +27,14 @@ class Managed(ctypes.Structure):
 
 
 class ManagedVersioned(ctypes.Structure):
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
-                ("flags", ctypes.c_uint64), ("tensor", Tensor)]
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("manager", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
 
 
 DESTRUCTOR = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -41,8 +56,17 @@ class Export:
         n = array.ndim
         self._shape = (ctypes.c_int64 * n)(*array.shape)
         self._strides = (ctypes.c_int64 * n)(*(s // array.itemsize for s in array.strides))
-        self.tensor = Tensor(array.ctypes.data - byte_offset, *device, n, _CODES[array.dtype.kind] if code is None else code,
-                             array.itemsize * 8, 1, self._shape, self._strides if strides else None, byte_offset)
+        self.tensor = Tensor(
+            array.ctypes.data - byte_offset,
+            *device,
+            n,
+            _CODES[array.dtype.kind] if code is None else code,
+            array.itemsize * 8,
+            1,
+            self._shape,
+            self._strides if strides else None,
+            byte_offset,
+        )
 
     def _capsule(self, struct, name):
         def gone(_):
@@ -89,8 +113,16 @@ STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.
 
 
 class Api(ctypes.Structure):
-    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("previous", ctypes.c_void_p), ("allocate", ctypes.c_void_p),
-                ("managed_from_object", ctypes.c_void_p), ("object_from_managed", ctypes.c_void_p), ("view", VIEW), ("stream", STREAM)]
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("previous", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("object_from_managed", ctypes.c_void_p),
+        ("view", VIEW),
+        ("stream", STREAM),
+    ]
 
 
 @VIEW

@@ -3,8 +3,25 @@
 import numpy as np
 
 
-def attention(q, k, v, *, causal=False, window_left=-1, window_right=-1, sm_scale=None, soft_cap=0.0, slopes=None, sink=None, keep=None,
-              q_pos=None, kv_pos=None, sigmoid_bias=None, prefix=0, logit=None):
+def attention(
+    q,
+    k,
+    v,
+    *,
+    causal=False,
+    window_left=-1,
+    window_right=-1,
+    sm_scale=None,
+    soft_cap=0.0,
+    slopes=None,
+    sink=None,
+    keep=None,
+    q_pos=None,
+    kv_pos=None,
+    sigmoid_bias=None,
+    prefix=0,
+    logit=None,
+):
     """One request. q [n, heads, d], k [m, kv_heads, d], v [m, kv_heads, dv]; keep [n, m] bool; returns o [n, heads, dv], lse [n, heads].
 
     `logit(score, q_head, q_pos, kv_pos)` changes scores [n, m]. sigmoid_bias: weights are sigmoid(logit + bias), and there is no LSE.
@@ -74,7 +91,9 @@ def merge(o, lse):
     total = w.sum(0)
     with np.errstate(divide="ignore"):
         merged_lse = np.log(total) + np.where(np.isfinite(top), top, 0)
-    merged = np.divide((w[..., None] * np.where(w[..., None] > 0, o, 0)).sum(0), total[..., None], out=np.zeros(o.shape[1:]), where=total[..., None] > 0)
+    merged = np.divide(
+        (w[..., None] * np.where(w[..., None] > 0, o, 0)).sum(0), total[..., None], out=np.zeros(o.shape[1:]), where=total[..., None] > 0
+    )
     return merged, merged_lse
 
 

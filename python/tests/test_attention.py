@@ -31,10 +31,17 @@ def test_head_dims(rng, d, dv):
     close(kvloom.attention(q, k, v), reference.attention(q, k, v)[0])
 
 
-@pytest.mark.parametrize("features", [
-    {"window_left": 3}, {"causal": True, "window_left": 0}, {"window_left": 2, "window_right": 5}, {"soft_cap": 2.0},
-    {"sm_scale": 0.3}, {"causal": True, "soft_cap": 5.0, "window_left": 10},
-])
+@pytest.mark.parametrize(
+    "features",
+    [
+        {"window_left": 3},
+        {"causal": True, "window_left": 0},
+        {"window_left": 2, "window_right": 5},
+        {"soft_cap": 2.0},
+        {"sm_scale": 0.3},
+        {"causal": True, "soft_cap": 5.0, "window_left": 10},
+    ],
+)
 def test_features(rng, features):
     q, k, v = tensors(rng, 20, 50)
     o, lse = kvloom.attention(q, k, v, return_lse=True, **features)
@@ -55,8 +62,7 @@ def test_alibi_and_sink(rng):
 
 def test_sigmoid(rng):
     q, k, v = tensors(rng, 20, 50)
-    close(kvloom.attention(q, k, v, causal=True, reduction="sum", sigmoid_bias=-2.0),
-          reference.attention(q, k, v, causal=True, sigmoid_bias=-2.0)[0])
+    close(kvloom.attention(q, k, v, causal=True, reduction="sum", sigmoid_bias=-2.0), reference.attention(q, k, v, causal=True, sigmoid_bias=-2.0)[0])
 
 
 @pytest.mark.parametrize("mode", ["half_split", "interleaved"])

@@ -122,8 +122,10 @@ def test_bare_states_merge(rng, pools):
     sink = np.linspace(-1, 2, HEADS).astype(f32)
     engine = make_engine(sink=True, causal=False)
     q = rng.standard_normal((1, HEADS, DIM), dtype=f32)
-    halves = [engine.run(engine.plan([8], block_table=np.array([pages])), q, *pools, sink=sink, bare_state=True, return_lse=True)
-              for pages in ([3, 5], [1, 2])]
+    halves = [
+        engine.run(engine.plan([8], block_table=np.array([pages])), q, *pools, sink=sink, bare_state=True, return_lse=True)
+        for pages in ([3, 5], [1, 2])
+    ]
     o, lse = kvloom.merge_states(*halves[0], *halves[1])
     o, lse = kvloom.merge_states(o, lse, np.zeros_like(o), sink[None])
     wanted, wanted_lse = attend(q, pools, [3, 5, 1, 2], 16, causal=False, sink=sink)

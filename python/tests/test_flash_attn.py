@@ -23,7 +23,9 @@ def flash_reference(q, k, v, causal=False, window_size=(-1, -1), softcap=0.0, so
 
 
 @pytest.mark.parametrize("n, m", [(1, 1), (7, 20), (20, 7), (0, 5)])
-@pytest.mark.parametrize("features", [{}, {"causal": True}, {"window_size": (3, 2)}, {"causal": True, "window_size": (4, 0), "softcap": 3.0}, {"softmax_scale": 0.3}])
+@pytest.mark.parametrize(
+    "features", [{}, {"causal": True}, {"window_size": (3, 2)}, {"causal": True, "window_size": (4, 0), "softcap": 3.0}, {"softmax_scale": 0.3}]
+)
 def test_func(rng, n, m, features):
     q, k, v = tensors(rng, 3, n, m)
     out, lse, nothing = flash_attn_func(q, k, v, return_attn_probs=True, **features)
@@ -93,12 +95,18 @@ def test_with_kvcache(rng, paged, rotary, causal):
     if paged:
         table = np.array([[7, 3, 0, 1], [2, 0, 0, 0], [8, 4, 6, 5]], np.int32)
         caches = [rng.standard_normal((9, 4, 2, 32), dtype=f32) for _ in "kv"]
-        place = lambda r, j: (table[r, j // 4], j % 4)
+
+        def place(r, j):
+            return table[r, j // 4], j % 4
+
         where = {"block_table": table}
     else:
         entries = [3, 0, 1]
         caches = [rng.standard_normal((4, 16, 2, 32), dtype=f32) for _ in "kv"]
-        place = lambda r, j: (entries[r], j)
+
+        def place(r, j):
+            return entries[r], j
+
         where = {"cache_batch_idx": np.array(entries)}
     old = [c.copy() for c in caches]
     turn = {}

@@ -30,7 +30,10 @@ def test_cpp_text(qkv):
     with pytest.raises(ValueError, match="slopes: .*wanted 4"):
         kvloom.attention(*qkv, variant=variant, params={"slopes": slopes[:3]})
     with pytest.raises(ValueError, match=r"soft.h:\d+"):
-        kvloom.attention(*qkv, variant=kvloom.Variant("struct A {\n static float logit(float x, const kvloom::Coord&) { return y; }\n};\nKVLOOM_VARIANT(A)", "soft.h"))
+        kvloom.attention(
+            *qkv,
+            variant=kvloom.Variant("struct A {\n static float logit(float x, const kvloom::Coord&) { return y; }\n};\nKVLOOM_VARIANT(A)", "soft.h"),
+        )
     with pytest.raises(OSError):
         kvloom.Variant.from_file("no such file")
 
@@ -38,7 +41,9 @@ def test_cpp_text(qkv):
 def test_cpp_engine(rng):
     """gpt-oss's sinks and a soft cap; a parameter a number, a finish hook."""
     variant = kvloom.Variant.from_file(TEXTS / "soft_cap_sink.h")
-    engine = kvloom.Engine(kvloom.Spec(num_qo_heads=4, num_kv_heads=2, head_dim=32, page_size=4, variant=variant), max_requests=2, max_query_tokens=4, backend="cpu")
+    engine = kvloom.Engine(
+        kvloom.Spec(num_qo_heads=4, num_kv_heads=2, head_dim=32, page_size=4, variant=variant), max_requests=2, max_query_tokens=4, backend="cpu"
+    )
     k, v = (rng.standard_normal((6, 4, 2, 32), dtype=f32) for _ in "kv")
     q, sinks = rng.standard_normal((1, 4, 32), dtype=f32), np.array([1, 0, -1, 2], f32)
     o, lse = engine.run(engine.plan([10], block_table=np.array([[5, 1, 2]])), q, k, v, params={"sinks": sinks, "cap": 3}, return_lse=True)
@@ -63,8 +68,11 @@ def test_score_mod_and_mask_mod(qkv):
     variant = kvloom.variant(softcapped_bias, same_document)
     assert set(variant.params) == {"bias", "document"} and "struct SoftcappedBias" in variant.text
     wanted = reference.attention(
-        *qkv, keep=document[28:, None] == document, causal=True,
-        logit=lambda s, h, i, j: (lambda x: np.where(j % 3 == 0, 2 * x, x))(cap * np.tanh((s + bias[h, np.clip(i - j, 0, 63)]) / cap)))[0]
+        *qkv,
+        keep=document[28:, None] == document,
+        causal=True,
+        logit=lambda s, h, i, j: (lambda x: np.where(j % 3 == 0, 2 * x, x))(cap * np.tanh((s + bias[h, np.clip(i - j, 0, 63)]) / cap)),
+    )[0]
     close(kvloom.attention(*qkv, variant=variant), wanted)
     # Other arrays at a run, by the same names.
     everywhere = {"document": np.zeros(40, np.int32), "bias": np.zeros((4, 64), f32)}
@@ -85,7 +93,9 @@ def test_a_traced_variant_in_an_engine(rng):
 
     weights = np.array([0.25, 0.5], f32)
     variant = kvloom.variant(logit, keep, name="allowed keys")
-    engine = kvloom.Engine(kvloom.Spec(num_qo_heads=4, num_kv_heads=2, head_dim=32, page_size=4, variant=variant), max_requests=2, max_query_tokens=9, backend="cpu")
+    engine = kvloom.Engine(
+        kvloom.Spec(num_qo_heads=4, num_kv_heads=2, head_dim=32, page_size=4, variant=variant), max_requests=2, max_query_tokens=9, backend="cpu"
+    )
     k, v = (rng.standard_normal((20, 4, 2, 32), dtype=f32) for _ in "kv")
     q = rng.standard_normal((6, 4, 32), dtype=f32)
     table, kv_len, indptr = rng.permutation(20)[:14].reshape(2, 7), [25, 11], [0, 2, 6]
@@ -96,8 +106,13 @@ def test_a_traced_variant_in_an_engine(rng):
         for h in range(4):
             keep_h = np.broadcast_to(allowed[r, : kv_len[r]] | ((h == 3) & (np.arange(kv_len[r]) < 5)), (indptr[r + 1] - indptr[r], kv_len[r]))
             kv = h // 2
-            wanted = reference.attention(q[rows, h : h + 1], keys[0][:, kv : kv + 1], keys[1][:, kv : kv + 1], keep=keep_h,
-                                         logit=lambda s, _, i, j: s - abs(i - j) // 2 * weights[kv])[0]
+            wanted = reference.attention(
+                q[rows, h : h + 1],
+                keys[0][:, kv : kv + 1],
+                keys[1][:, kv : kv + 1],
+                keep=keep_h,
+                logit=lambda s, _, i, j: s - abs(i - j) // 2 * weights[kv],
+            )[0]
             close(o[rows, h : h + 1], wanted)
 
 
@@ -118,12 +133,31 @@ def test_arithmetic_is_pythons():
         i, j = c.q_pos - c.kv_pos, small[c.kv_pos]
         ints = i // 3 + i % 3 + i // -2 + i % -2 + j // i + j % i + abs(i) + (-i) + (i & 6) + (i | 1) + (i ^ 5) + (i << 2) + (i >> 1) + ~i + i**3
         x = score / 4
-        floats = (hooks.exp(x) + hooks.exp2(x) + hooks.log(abs(x) + 1) + hooks.log2(abs(x) + 2) + hooks.sqrt(abs(x)) + hooks.tanh(x)
-                  + hooks.sigmoid(x) + hooks.sin(x) + hooks.cos(x) + x**2 + abs(x) ** 0.5 + hooks.minimum(x, 0.5) + hooks.maximum(x, i) + i / 4)
+        floats = (
+            hooks.exp(x)
+            + hooks.exp2(x)
+            + hooks.log(abs(x) + 1)
+            + hooks.log2(abs(x) + 2)
+            + hooks.sqrt(abs(x))
+            + hooks.tanh(x)
+            + hooks.sigmoid(x)
+            + hooks.sin(x)
+            + hooks.cos(x)
+            + x**2
+            + abs(x) ** 0.5
+            + hooks.minimum(x, 0.5)
+            + hooks.maximum(x, i)
+            + i / 4
+        )
         truths = ((i < 2) | (i >= 5)) & ~(j == 3) ^ (i != 1)
         return hooks.where(truths, floats, floats / 2) + ints * 0.01 + (i > 0) * 0.5
 
     assert "python_floor_divide" in kvloom.variant(everything).text
+
+    def large(score, c):
+        return score + ((c.kv_pos + 46341) ** 2 % 7) * 0.1 + ((c.kv_pos + 1) << 31 < 0) * 0.3  # past int32, which wraps
+
+    kvloom.variant(large)
 
 
 def test_numpy_functions_are_taken():
@@ -132,21 +166,24 @@ def test_numpy_functions_are_taken():
     assert a.text == b.text
 
 
-@pytest.mark.parametrize("function, text", [
-    (lambda s, c: s if c.q_pos > 3 else 0, "has no truth of its own"),
-    (lambda s, c: s * (0 <= c.kv_pos < 3), "has no truth of its own"),
-    (lambda s, c: max(s, 0.5), "has no truth of its own"),
-    (lambda s, c: __import__("math").exp(s), "is no number yet"),
-    (lambda s, c: [1, 2, 3][c.kv_pos], "can't index an array that is not a parameter"),
-    (lambda s, c: s & 1, "`&`: expected bools or ints, got a float and an int"),
-    (lambda s, c: ~s, "`~`: expected a bool or an int, got a float"),
-    (lambda s, c: s + "a", "expected a number or a value of the trace, got str"),
-    (lambda s, c: s + 2**40 * c.kv_pos, "got the integer 1099511627776, wanted 32 bits"),
-    (lambda s, c: np.cumsum(s), "numpy.cumsum has no counterpart in a variant"),
-    (lambda s, c: sum(s), "is one number, not a sequence"),
-    (lambda s, c: hooks.param("x", "any")[s], "x: index 0: expected an int, got a float"),
-    (lambda s, c: hooks.param("x", "any", "any")[c.kv_pos], "x: expected 2 indices, one a dimension, got 1"),
-])
+@pytest.mark.parametrize(
+    "function, text",
+    [
+        (lambda s, c: s if c.q_pos > 3 else 0, "has no truth of its own"),
+        (lambda s, c: s * (0 <= c.kv_pos < 3), "has no truth of its own"),
+        (lambda s, c: max(s, 0.5), "has no truth of its own"),
+        (lambda s, c: __import__("math").exp(s), "is no number yet"),
+        (lambda s, c: [1, 2, 3][c.kv_pos], "can't index an array that is not a parameter"),
+        (lambda s, c: s & 1, "`&`: expected bools or ints, got a float and an int"),
+        (lambda s, c: ~s, "`~`: expected a bool or an int, got a float"),
+        (lambda s, c: s + "a", "expected a number or a value of the trace, got str"),
+        (lambda s, c: s + 2**40 * c.kv_pos, "got the integer 1099511627776, wanted 32 bits"),
+        (lambda s, c: np.cumsum(s), "numpy.cumsum has no counterpart in a variant"),
+        (lambda s, c: sum(s), "is one number, not a sequence"),
+        (lambda s, c: hooks.param("x", "any")[s], "x: index 0: expected an int, got a float"),
+        (lambda s, c: hooks.param("x", "any", "any")[c.kv_pos], "x: expected 2 indices, one a dimension, got 1"),
+    ],
+)
 def test_faults_name_the_line(function, text):
     with pytest.raises(TypeError) as error:
         kvloom.variant(function)
@@ -165,14 +202,16 @@ def test_faults_of_the_call():
         kvloom.variant(lambda s, c: s + wide[c.q_head])
     with pytest.raises(ValueError, match="`x`: two parameters have this name"):
         kvloom.variant(lambda s, c: s + hooks.param("x") + hooks.param("x"))
+    with pytest.raises(ValueError, match="expected fewer than about 500 operations"):
+        kvloom.variant(lambda s, c: sum((s for _ in range(3000)), s))
     with pytest.raises(AttributeError, match="head"):
         kvloom.variant(lambda s, c: s + c.head)
 
 
 def test_the_check_finds_a_wrong_text(monkeypatch):
     """What kvloom.variant compares would show a fault of the translation."""
-    from kvloom import _trace
+    from kvloom import _trace_cpp
 
-    monkeypatch.setitem(_trace._CALLS, "tanh", "kvloom::sigmoid_of")
+    monkeypatch.setitem(_trace_cpp._CALLS, "tanh", "kvloom::sigmoid_of")
     with pytest.raises(kvloom.InternalError, match="its kernel differs from its functions: request 0, query 0, head 0"):
         kvloom.variant(lambda s, c: hooks.tanh(s))
