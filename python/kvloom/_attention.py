@@ -5,6 +5,7 @@ from __future__ import annotations
 import typing
 
 from . import _core
+from ._frameworks import on_host, to_device
 from ._spec import Options, Rope, Spec, Variant
 
 
@@ -57,8 +58,8 @@ def attention(
     matrix a BlockSparse, instead of lengths: k, v [columns, num_kv_heads, head_dim]
     out    [tokens, num_qo_heads, head_dim_vo]; lse fp32 [tokens, num_qo_heads]; made if not given
 
-    Lengths and page tables are on the host (arrays of int32, int64, or lists); on a GPU page ids are also read there, and attention() is
-    for the CPU alone with pages: use an Engine. An engine is made for the call: for step after step make one yourself.
+    Lengths and page tables are int32 or int64 arrays, or lists; those on a GPU are copied to the host, and page ids to where q is. Returns when
+    done, on a GPU too. An engine is made for the call: for step after step make one yourself.
     """
     (q_dims, q_dtype), (k_dims, kv_dtype), (v_dims, _) = _core.shape_and_dtype(q, "q"), _core.shape_and_dtype(k, "k"), _core.shape_and_dtype(v, "v")
     if len(q_dims) != 3:
@@ -106,6 +107,12 @@ def attention(
     )
     if isinstance(spec.variant, Variant) and spec.variant.params:
         params = {**spec.variant.params, **(params or {})}
+    run_pages = None
+    if _core.gpu_of(q, "q") is not None:
+        qo_indptr, kv_len, list_indptr, q_pos0, q_pos, prefix = map(on_host, (qo_indptr, kv_len, list_indptr, q_pos0, q_pos, prefix))
+        if paged:
+            run_pages = to_device(block_table if block_table is not None else pages, q)
+            pages, block_table = on_host(pages), on_host(block_table)
     return _core.attention(
         spec,
         options or Options(),
@@ -133,6 +140,7 @@ def attention(
         k_scale=k_scale,
         v_scale=v_scale,
         params=params or None,
+        run_pages=run_pages,
     )
 
 

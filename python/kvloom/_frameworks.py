@@ -74,6 +74,14 @@ def current_stream(tensor, device: int) -> int:
     return 0
 
 
+def on_host(x):
+    """x, or its copy on the host where it is on a GPU, which waits for it."""
+    for move in ("cpu", "get"):  # torch, CuPy
+        if hasattr(x, move) and not isinstance(x, dict):
+            return getattr(x, move)()
+    return x
+
+
 def int_list(x) -> list[int]:
     """Lengths from anywhere as a list; on a GPU that waits for them."""
     return x.tolist() if hasattr(x, "tolist") else [int(i) for i in x]

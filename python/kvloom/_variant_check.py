@@ -7,6 +7,7 @@ import random
 
 from . import _core
 from ._errors import InternalError
+from ._frameworks import on_host
 from ._spec import Options, Spec
 from ._trace_numbers import number_of
 
@@ -25,13 +26,6 @@ def _floats(*dims):
     return memoryview(bytearray(4 * math.prod(dims))).cast("f", dims)
 
 
-def _on_host(array):
-    for move in ("cpu", "get"):  # torch, CuPy
-        if hasattr(array, move):
-            return getattr(array, move)()
-    return array
-
-
 def _element(array, indices):
     for i in indices[:-1]:
         array = array[i]
@@ -44,7 +38,7 @@ class _Case:
 
     def __init__(self, variant, params, rng):
         self.heads, self.kv_heads, self.requests = 4, 2, 2
-        self.given = {name: _on_host(array) for name, array in variant.params.items()}
+        self.given = {name: on_host(array) for name, array in variant.params.items()}
         sizes: dict[str, int] = {}
         for p in params:
             if p.name in self.given:
@@ -112,7 +106,22 @@ def _difference(variant, logit, keep, params, seed) -> str | None:
         indptr[0].append(indptr[0][-1] + n)
         indptr[1].append(indptr[1][-1] + m)
     none = dict.fromkeys(
-        ("pages", "block_table", "q_pos0", "q_pos", "prefix", "lse", "alibi_slopes", "sink", "mask", "mask_indptr", "q_scale", "k_scale", "v_scale")
+        (
+            "run_pages",
+            "pages",
+            "block_table",
+            "q_pos0",
+            "q_pos",
+            "prefix",
+            "lse",
+            "alibi_slopes",
+            "sink",
+            "mask",
+            "mask_indptr",
+            "q_scale",
+            "k_scale",
+            "v_scale",
+        )
     )
     spec = Spec(num_qo_heads=case.heads, num_kv_heads=case.kv_heads, head_dim=_DIM, variant=variant)
     _core.attention(

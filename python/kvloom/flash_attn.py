@@ -12,7 +12,7 @@ from __future__ import annotations
 from . import _core
 from ._engines import engine_for
 from ._errors import UnsupportedError
-from ._frameworks import empty, flattened, int_column, int_list, rotated, to_device
+from ._frameworks import empty, flattened, int_column, int_list, on_host, rotated, to_device
 from ._ops import append_kv
 from ._spec import Spec, Variant
 
@@ -280,7 +280,7 @@ def _append(k, v, k_cache, v_cache, before, new, table):
         return append_kv(*flat, k_cache, v_cache, request=request, pos=pos, block_table=table)
     dims, _ = _core.shape_and_dtype(k_cache, "k_cache")
     slots = memoryview(bytearray(8 * max(len(pos), 1))).cast("q")[: len(pos)]
-    _core.append_slots(request, pos, None, None, table.cpu() if hasattr(table, "cpu") else table, dims[1], dims[0], slots)
+    _core.append_slots(request, pos, None, None, on_host(table), dims[1], dims[0], slots)
     append_kv(*flat, k_cache, v_cache, slots=to_device(slots, k_cache))
 
 
