@@ -6,6 +6,7 @@ import typing
 
 from . import _core
 from ._frameworks import on_host, to_device
+from ._sparse import BlockSparse
 from ._spec import Options, Rope, Spec, Variant
 
 
@@ -75,6 +76,8 @@ def attention(
     head_axis, token_axis = (-2, -3) if layout == "NHD" else (-3, -2)
     page_size = k_dims[token_axis] if paged else None
     if matrix is not None:
+        if not isinstance(matrix, BlockSparse):
+            raise TypeError(f"`matrix`: expected a kvloom.BlockSparse, got {type(matrix).__name__}")
         if paged or kv_len is not None or kv_indptr is not None:
             raise ValueError("`matrix`: expected it without `kv_len`, `kv_indptr` and pages, which it stands for")
         page_size = matrix.page_size

@@ -26,6 +26,8 @@ class Engine(_core.Engine):
     options: Options
 
     def __init__(self, spec: Spec, capacity: Capacity | None = None, options: Options | None = None, *, workspace=None, **fields):
+        if not isinstance(spec, Spec):
+            raise TypeError(f"`spec`: expected a kvloom.Spec, got {type(spec).__name__}")
         capacity, options = split_fields(capacity, options, fields)
         super().__init__(spec, capacity, options, workspace)
         self.spec = spec
@@ -33,7 +35,7 @@ class Engine(_core.Engine):
         self.options = options
 
     def __repr__(self):
-        return f"<kvloom.Engine {self.kernel_key}>"
+        return f"<kvloom.Engine {self.kernel_key}>" if "spec" in vars(self) else "<kvloom.Engine, not made>"
 
     def _repr_html_(self):
         return f"<pre>{html.escape(self.explain())}</pre>"

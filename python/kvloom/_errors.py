@@ -27,3 +27,17 @@ class MismatchError(Error, ValueError):
 
 class InternalError(Error, RuntimeError):
     """A bug of the library."""
+
+
+def refuse_unknown(method: str, name: str):
+    """The TypeError for a keyword that Engine's method does not have."""
+    import difflib
+    import inspect
+
+    from . import _core
+
+    signature = inspect.getdoc(getattr(_core.Engine, method)).partition("\n")[0]
+    known = [part.partition(":")[0].strip() for part in signature.partition("(")[2].split(", ") if ":" in part and not part.startswith("*")]
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean `{near[0]}`? There are" if near else "there are"
+    raise TypeError(f"`{name}`: {method} has no such argument; {hint}: {', '.join(known)}")

@@ -22,6 +22,9 @@ class BlockSparse(_core.BlockSparse):
 
     def __init__(self, indptr, indices, *, block_shape: tuple[int, int], shape: tuple[int, int]):
         (rows, cols), (m, n) = block_shape, shape
+        for name, size in (("block_shape", rows), ("block_shape", cols), ("shape", m), ("shape", n)):
+            if not isinstance(size, int):
+                raise TypeError(f"`{name}`: expected two ints, got {size!r} among them")
         if rows <= 0 or cols <= 0 or m % rows or n % cols:
             raise ValueError(f"`shape`: expected a multiple of block_shape {tuple(block_shape)}, got {tuple(shape)}")
         super().__init__(m // rows, rows, cols, n // cols, indptr, indices)

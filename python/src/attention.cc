@@ -15,7 +15,7 @@ nb::object attention(nb::handle spec, nb::handle options, nb::handle matrix, con
   if (matrix.is_none()) {
     batch.take(lengths, facts.num_kv_heads, false);
   } else {
-    batch.take(nb::cast<const BlockSparse&>(matrix).batch(), matrix);
+    batch.take(BlockSparse::of(matrix).batch(), matrix);
   }
   TensorArg q;
   q.take(tensors.q, "q");

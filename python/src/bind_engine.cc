@@ -1,11 +1,34 @@
 #include "python/src/block_sparse.h"
 #include "python/src/engine.h"
 #include "python/src/engine_docs.h"
+#include "python/src/errors.h"
 #include "python/src/run_arg.h"
 
 #include <nanobind/stl/unique_ptr.h>
 
 namespace kvloom::python {
+namespace {
+
+/// Keywords that are none: refused with what there is.
+void refuse_unknown(const nb::kwargs& unknown, const char* function) {
+  if (PyDict_Size(unknown.ptr()) == 0) [[likely]]
+    return;
+  const nb::object name = nb::borrow(unknown.keys()[0]);
+  nb::module_::import_("kvloom._errors").attr("refuse_unknown")(function, name);
+}
+
+Plan& plan_of(nb::handle plan) {
+  Plan* p = nullptr;
+  if (!nb::try_cast<Plan*>(plan, p) || p == nullptr) raise_type_error("`plan`: expected a kvloom.Plan, got " + class_name(plan));
+  return *p;
+}
+
+bool flag_of(nb::handle value, const char* name) {
+  if (!PyBool_Check(value.ptr())) raise_type_error(std::string("`") + name + "`: expected True or False, got " + class_name(value));
+  return value.ptr() == Py_True;
+}
+
+}  // namespace
 
 void bind_engine(nb::module_& m) {
   using nb::arg;
@@ -27,42 +50,49 @@ void bind_engine(nb::module_& m) {
       .def(
           "plan",
           [](Engine& e, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr, nb::handle block_table,
-             nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups, bool lists_per_kv_head, nb::handle kv_position) {
-            return e.plan(
-                {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups, lists_per_kv_head, kv_position});
+             nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups, nb::handle lists_per_kv_head,
+             nb::handle kv_position, nb::kwargs unknown) {
+            refuse_unknown(unknown, "plan");
+            return e.plan({qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups,
+                           flag_of(lists_per_kv_head, "lists_per_kv_head"), kv_position});
           },
           arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none, arg("list_indptr").none() = none,
           arg("block_table").none() = none, arg("q_pos0").none() = none, arg("q_pos").none() = none, arg("prefix").none() = none,
-          arg("groups").none() = none, arg("lists_per_kv_head") = false, arg("kv_position") = "linear", docs::kPlanStep)
+          arg("groups").none() = none, arg("lists_per_kv_head").none() = false, arg("kv_position").none() = "linear", arg("unknown"),
+          docs::kPlanStep)
       .def(
           "replan",
-          [](Engine& e, Plan& plan, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr,
-             nb::handle block_table, nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups, bool lists_per_kv_head,
-             nb::handle kv_position) {
-            e.replan(plan,
-                     {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups, lists_per_kv_head, kv_position});
+          [](Engine& e, nb::handle plan, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr,
+             nb::handle block_table, nb::handle q_pos0, nb::handle q_pos, nb::handle prefix, nb::handle groups,
+             nb::handle lists_per_kv_head, nb::handle kv_position, nb::kwargs unknown) {
+            refuse_unknown(unknown, "replan");
+            e.replan(plan_of(plan), {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, groups,
+                                     flag_of(lists_per_kv_head, "lists_per_kv_head"), kv_position});
           },
-          arg("plan"), arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none,
+          arg("plan").none(), arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none,
           arg("list_indptr").none() = none, arg("block_table").none() = none, arg("q_pos0").none() = none, arg("q_pos").none() = none,
-          arg("prefix").none() = none, arg("groups").none() = none, arg("lists_per_kv_head") = false, arg("kv_position") = "linear",
-          docs::kReplan)
+          arg("prefix").none() = none, arg("groups").none() = none, arg("lists_per_kv_head").none() = false,
+          arg("kv_position").none() = "linear", arg("unknown"), docs::kReplan)
       .def(
-          "plan_sparse", [](Engine& e, nb::handle matrix) { return e.plan_sparse(nb::cast<const BlockSparse&>(matrix), matrix); },
-          arg("matrix"), docs::kPlanSparse)
+          "plan_sparse", [](Engine& e, nb::handle matrix) { return e.plan_sparse(BlockSparse::of(matrix), matrix); }, arg("matrix").none(),
+          docs::kPlanSparse)
       .def(
           "run",
-          [](Engine& e, const Plan& plan, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, bool return_lse,
-             nb::handle pages, nb::handle page_pos, const char* layout, nb::handle alibi_slopes, nb::handle sink, nb::handle mask,
-             nb::handle mask_indptr, nb::handle q_scale, nb::handle k_scale, nb::handle v_scale, bool bare_state, nb::handle params,
-             nb::handle stream) {
-            return e.run(plan, {q, k, v, out, lse, return_lse, pages, page_pos, layout, alibi_slopes, sink, mask, mask_indptr, q_scale,
-                                k_scale, v_scale, bare_state, params, stream});
+          [](Engine& e, nb::handle plan, nb::handle q, nb::handle k, nb::handle v, nb::handle out, nb::handle lse, nb::handle return_lse,
+             nb::handle pages, nb::handle page_pos, nb::handle layout, nb::handle alibi_slopes, nb::handle sink, nb::handle mask,
+             nb::handle mask_indptr, nb::handle q_scale, nb::handle k_scale, nb::handle v_scale, nb::handle bare_state, nb::handle params,
+             nb::handle stream, nb::kwargs unknown) {
+            refuse_unknown(unknown, "run");
+            const std::string order = word_of(layout, "layout");
+            return e.run(plan_of(plan),
+                         {q, k, v, out, lse, flag_of(return_lse, "return_lse"), pages, page_pos, order.c_str(), alibi_slopes, sink, mask,
+                          mask_indptr, q_scale, k_scale, v_scale, flag_of(bare_state, "bare_state"), params, stream});
           },
-          arg("plan"), arg("q").none(), arg("k").none(), arg("v").none(), nb::kw_only(), arg("out").none() = none, arg("lse").none() = none,
-          arg("return_lse") = false, arg("pages").none() = none, arg("page_pos").none() = none, arg("layout") = "NHD",
-          arg("alibi_slopes").none() = none, arg("sink").none() = none, arg("mask").none() = none, arg("mask_indptr").none() = none,
-          arg("q_scale").none() = none, arg("k_scale").none() = none, arg("v_scale").none() = none, arg("bare_state") = false,
-          arg("params").none() = none, arg("stream").none() = none, docs::kRun)
+          arg("plan").none(), arg("q").none(), arg("k").none(), arg("v").none(), nb::kw_only(), arg("out").none() = none,
+          arg("lse").none() = none, arg("return_lse").none() = false, arg("pages").none() = none, arg("page_pos").none() = none,
+          arg("layout").none() = "NHD", arg("alibi_slopes").none() = none, arg("sink").none() = none, arg("mask").none() = none,
+          arg("mask_indptr").none() = none, arg("q_scale").none() = none, arg("k_scale").none() = none, arg("v_scale").none() = none,
+          arg("bare_state").none() = false, arg("params").none() = none, arg("stream").none() = none, arg("unknown"), docs::kRun)
       .def("explain", &Engine::explain, "What was considered for this engine and why: kernels, tiles, FLOP a byte, the roof that binds.")
       .def_prop_ro("kernel_key", &Engine::kernel_key, "The key of the kernel that runs it: \"attend.cpu-avx2.bf16.d128.paged.causal\".")
       .def_prop_ro("backend", &Engine::backend, "\"cpu\" or \"cuda\".")

@@ -39,6 +39,14 @@ BlockSparse::BlockSparse(nb::handle block_rows, nb::handle block_cols, nb::handl
   describe();
 }
 
+const BlockSparse& BlockSparse::of(nb::handle matrix) {
+  const BlockSparse* m = nullptr;
+  if (!nb::try_cast<const BlockSparse*>(matrix, m) || m == nullptr) {
+    raise_type_error("`matrix`: expected a kvloom.BlockSparse, got " + class_name(matrix));
+  }
+  return *m;
+}
+
 void BlockSparse::describe() {
   kvloom_batch_init(&batch_, sizeof batch_);
   check(kvloom_bsr_batch(bsr_, &batch_, &page_size_, &kv_tokens_));

@@ -15,6 +15,8 @@ class BlockSparse {
   BlockSparse(const BlockSparse&) = delete;
   ~BlockSparse() { kvloom_bsr_destroy(bsr_); }
 
+  /// Raises TypeError for what is none.
+  static const BlockSparse& of(nb::handle matrix);
   const kvloom_batch& batch() const { return batch_; }
   int32_t page_size() const { return page_size_; }
   int64_t kv_tokens() const { return kv_tokens_; }

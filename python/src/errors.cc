@@ -31,6 +31,20 @@ void raise_refusal(kvloom_status status, const std::string& message) {
   raise(type.ptr(), message);
 }
 
+std::string class_name(nb::handle object) { return nb::cast<std::string>(nb::object(object.type().attr("__name__"))); }
+
+std::string word_of(nb::handle value, const char* name) {
+  if (!PyUnicode_Check(value.ptr())) raise_type_error(std::string("`") + name + "`: expected a str, got " + class_name(value));
+  return nb::cast<std::string>(value);
+}
+
+float number_of(nb::handle value, const char* name) {
+  const double number = PyFloat_AsDouble(value.ptr());
+  if (!PyErr_Occurred()) return float(number);
+  PyErr_Clear();
+  raise_type_error(std::string("`") + name + "`: expected a number, got " + class_name(value));
+}
+
 nb::str taken_string(char* text) {
   nb::str copy(text);
   kvloom_string_free(text);

@@ -23,6 +23,13 @@ namespace nb = nanobind;
 /// its own doing (a compiler that was interrupted).
 void check(kvloom_status status);
 
+/// "ndarray", "NoneType", ...
+std::string class_name(nb::handle object);
+
+/// An argument that is a str, or a number. Raise TypeError for what is none.
+std::string word_of(nb::handle value, const char* name);
+float number_of(nb::handle value, const char* name);
+
 /// A text of the library's, freed.
 nb::str taken_string(char* text);
 

@@ -123,8 +123,8 @@ struct AppendArg {
 };
 
 void append_kv(nb::handle k_new, nb::handle v_new, nb::handle k, nb::handle v, nb::handle request, nb::handle pos, nb::handle rope_pos,
-               nb::handle pages, nb::handle list_indptr, nb::handle block_table, nb::handle slots, const char* layout, nb::handle rope,
-               float k_scale, float v_scale, nb::handle stream) {
+               nb::handle pages, nb::handle list_indptr, nb::handle block_table, nb::handle slots, nb::handle layout, nb::handle rope,
+               nb::handle k_scale, nb::handle v_scale, nb::handle stream) {
   TensorArg kn, vn, kc, vc;
   kn.take(k_new, "k_new");
   vn.take(v_new, "v_new");
@@ -136,7 +136,7 @@ void append_kv(nb::handle k_new, nb::handle v_new, nb::handle k, nb::handle v, n
   require_writable(kc);
   require_writable(vc);
   if (kn.ndim() != 3) raise_value_error("`k_new`: expected [tokens, heads, head_dim], got " + kn.describe());
-  const int32_t order = layout_of(layout);
+  const int32_t order = layout_of(word_of(layout, "layout").c_str());
   if (kc.ndim() != 4 && kc.ndim() != 3)
     raise_value_error("`k`: expected [pages, page_size, heads, head_dim] (HND: heads before page_size), got " + kc.describe());
   const auto page_size = int32_t(kc.ndim() == 3 ? 1 : kc.shape(order == KVLOOM_NHD ? 1 : 2));
@@ -145,8 +145,8 @@ void append_kv(nb::handle k_new, nb::handle v_new, nb::handle k, nb::handle v, n
   const kvloom_rope r = rope_arg(rope);
   kvloom_scales scales;
   kvloom_scales_init(&scales, sizeof scales);
-  scales.k = k_scale;
-  scales.v = v_scale;
+  scales.k = number_of(k_scale, "k_scale");
+  scales.v = number_of(v_scale, "v_scale");
   const kvloom_op_options where = where_of(kn, stream);
   call([&] { return kvloom_append_kv(kn.c(), vn.c(), &batch.batch, kc.c(), vc.c(), order, page_size, &r, &scales, &where); });
 }
@@ -203,7 +203,7 @@ void bind_ops(nb::module_& m) {
         arg("lse_out").none(), arg("stream").none());
   m.def("append_kv", &append_kv, arg("k_new").none(), arg("v_new").none(), arg("k").none(), arg("v").none(), kw, arg("request").none(),
         arg("pos").none(), arg("rope_pos").none(), arg("pages").none(), arg("list_indptr").none(), arg("block_table").none(),
-        arg("slots").none(), arg("layout"), arg("rope").none(), arg("k_scale"), arg("v_scale"), arg("stream").none());
+        arg("slots").none(), arg("layout").none(), arg("rope").none(), arg("k_scale").none(), arg("v_scale").none(), arg("stream").none());
   m.def("append_slots", &append_slots, arg("request").none(), arg("pos").none(), arg("pages").none(), arg("list_indptr").none(),
         arg("block_table").none(), arg("page_size"), arg("num_pages"), arg("out").none());
   m.def("apply_rope", &apply_rope, arg("x").none(), arg("pos").none(), arg("rope").none(), arg("stream").none());

@@ -126,22 +126,17 @@ void RunArg::check_mask(const RunShape& shape) const {
 void RunArg::take_scales(const RunHandles& h, const RunShape& shape) {
   if (h.q_scale.is_none() && h.k_scale.is_none() && h.v_scale.is_none()) return;
   kvloom_scales_init(&scales_, sizeof scales_);
-  const auto number = [](nb::handle value, const char* name, float& to) {
-    const double x = PyFloat_AsDouble(value.ptr());
-    if (PyErr_Occurred()) {
-      PyErr_Clear();
-      raise_type_error(std::string("`") + name + "`: expected a number, or for k and v a float32 array [num_kv_heads]");
-    }
-    to = float(x);
-  };
   const auto number_or_array = [&](nb::handle value, const char* name, TensorArg& array, float& to, const float*& per_head) {
     if (value.is_none()) return;
-    if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) return number(value, name, to);
+    if (PyFloat_Check(value.ptr()) || PyLong_Check(value.ptr())) {
+      to = number_of(value, name);
+      return;
+    }
     array.take(value, name);
     require_per_head(array, shape.facts.num_kv_heads, shape.place);
     per_head = static_cast<const float*>(array.data());
   };
-  if (!h.q_scale.is_none()) number(h.q_scale, "q_scale", scales_.q);
+  if (!h.q_scale.is_none()) scales_.q = number_of(h.q_scale, "q_scale");
   number_or_array(h.k_scale, "k_scale", k_scale_, scales_.k, scales_.k_per_head);
   number_or_array(h.v_scale, "v_scale", v_scale_, scales_.v, scales_.v_per_head);
   tensors_.scale = &scales_;

@@ -279,7 +279,7 @@ void TensorArg::take_buffer() {
   if (PyObject_GetBuffer(object_, buffer, PyBUF_FULL_RO) != 0) {
     delete buffer;
     PyErr_Clear();
-    const std::string type = nb::cast<std::string>(nb::object(nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(object_))).attr("__name__")));
+    const std::string type = class_name(object_);
     raise_type_error(std::string("`") + name_ + "`: expected a tensor (with __dlpack__ or a buffer: NumPy, torch, JAX, CuPy), got " + type);
   }
   buffer_ = buffer;

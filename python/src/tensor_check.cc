@@ -52,7 +52,8 @@ void* stream_of(nb::handle stream, const TensorArg& tensor) {
     if (!PyErr_Occurred()) return reinterpret_cast<void*>(value);
     PyErr_Clear();
   }
-  raise_type_error("`stream`: expected None, an address as an integer, or a stream of torch or CuPy, got " + nb::cast<std::string>(nb::repr(stream)));
+  raise_type_error("`stream`: expected None, an address as an integer, or a stream of torch or CuPy, got " +
+                   nb::cast<std::string>(nb::repr(stream)));
 }
 
 }  // namespace kvloom::python

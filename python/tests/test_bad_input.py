@@ -198,7 +198,7 @@ def test_engine_keywords():
         kvloom.Engine(spec, max_requests=1)
     with pytest.raises(TypeError, match="`max_requests`: given beside `capacity`"):
         kvloom.Engine(spec, kvloom.Capacity(max_requests=1, max_query_tokens=1), max_requests=2)
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError, match="`spec`: expected a kvloom.Spec, got str"):
         kvloom.Engine("spec", max_requests=1, max_query_tokens=1)
 
 
@@ -208,8 +208,25 @@ def test_plans_of_other_engines(engine, plan, good):
         other.run(plan, **good)
     with pytest.raises(kvloom.MismatchError, match="`plan`"):
         other.replan(plan, [1], block_table=np.array([[0]]))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="`plan`: expected a kvloom.Plan, got str"):
         engine.run("plan", **good)
+
+
+def test_keywords_that_are_none(engine, plan, good):
+    with pytest.raises(TypeError, match="`output`: run has no such argument; did you mean `out`\\? There are: plan, q, k, v, out, lse, "):
+        engine.run(plan, **good, output=good["q"])
+    with pytest.raises(TypeError, match="`block_tables`: plan has no such argument; did you mean `block_table`\\? There are: kv_len, qo_indptr, pages"):
+        engine.plan([1], block_tables=[[0]])
+    with pytest.raises(TypeError, match="`x`: replan has no such argument; there are: plan, kv_len"):
+        engine.replan(plan, [1], x=1)
+    with pytest.raises(TypeError, match="`lists_per_kv_head`: expected True or False, got int"):
+        engine.plan([1], lists_per_kv_head=1)
+    with pytest.raises(TypeError, match="`layout`: expected a str, got NoneType"):
+        engine.run(plan, **good, layout=None)
+    with pytest.raises(TypeError, match="`matrix`: expected a kvloom.BlockSparse, got int"):
+        engine.plan_sparse(3)
+    with pytest.raises(TypeError, match="`matrix`: expected a kvloom.BlockSparse, got int"):
+        kvloom.attention(np.zeros((2, 2, 32), f32), np.zeros((2, 2, 32), f32), np.zeros((2, 2, 32), f32), matrix=3)
 
 
 def test_no_gpu_is_a_refusal():
