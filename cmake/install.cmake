@@ -14,7 +14,7 @@ install(TARGETS kvloom EXPORT kvloomTargets COMPONENT kvloom INCLUDES DESTINATIO
 foreach(room base contract attn variants)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kvloom/${room} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvloom COMPONENT kvloom FILES_MATCHING PATTERN "*.h")
 endforeach()
-foreach(header plan/scheduler_config.h support/error.h api/engine.h api/ops.h api/user_variant.h api/kvloom.h)
+foreach(header plan/scheduler_config.h support/error.h api/engine.h api/ops.h api/user_variant.h api/kvloom.h api/kvloom_device_plan.h)
   cmake_path(GET header PARENT_PATH room)
   install(FILES ${PROJECT_SOURCE_DIR}/kvloom/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvloom/${room} COMPONENT kvloom)
 endforeach()

@@ -78,6 +78,7 @@ void set_defaults(kvloom_spec& s) { kvloom_spec_init(&s, sizeof s); }
 void set_defaults(kvloom_capacity& s) { kvloom_capacity_init(&s, sizeof s); }
 void set_defaults(kvloom_options& s) { kvloom_options_init(&s, sizeof s); }
 void set_defaults(kvloom_batch& s) { kvloom_batch_init(&s, sizeof s); }
+void set_defaults(kvloom_device_batch& s) { kvloom_device_batch_init(&s, sizeof s); }
 void set_defaults(kvloom_run_tensors& s) { kvloom_run_tensors_init(&s, sizeof s); }
 void set_defaults(kvloom_append_batch& s) { kvloom_append_batch_init(&s, sizeof s); }
 void set_defaults(kvloom_op_options& s) { kvloom_op_options_init(&s, sizeof s); }
@@ -306,6 +307,24 @@ void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function) {
     to.groups.push_back({g.level, g.list_begin, g.kv_begin, g.kv_end, g.kv_pos0, g.kv_index0, g.kv_head, {g.tokens, g.num_tokens}});
   }
   to.batch.groups = {to.groups.data(), int64_t(to.groups.size())};
+}
+
+DeviceBatch device_batch_of(const kvloom_device_batch* from, const char* function) {
+  const kvloom_device_batch b = read_struct(from, "kvloom_device_batch");
+  DeviceBatch to;
+  to.num_requests = b.num_requests;
+  to.num_tokens = b.num_tokens;
+  to.max_q_len = b.max_q_len;
+  to.qo_indptr = indices_of(b.qo_indptr, function, "qo_indptr");
+  to.kv_len = indices_of(b.kv_len, function, "kv_len");
+  to.list_indptr = indices_of(b.list_indptr, function, "list_indptr");
+  to.pages = indices_of(b.pages, function, "pages");
+  to.table_stride = b.table_stride;
+  to.kv_tokens = b.kv_tokens;
+  to.kv_position = static_cast<KvPosition>(b.kv_position);
+  to.q_pos0 = b.q_pos0;
+  to.prefix = b.prefix;
+  return to;
 }
 
 char* string_for_caller(const std::string& text) {

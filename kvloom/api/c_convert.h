@@ -1,7 +1,7 @@
 // From the C structs to the C++ ones, whatever version of the header the caller was built with; and from exceptions to statuses.
 #pragma once
 
-#include "kvloom/api/kvloom.h"
+#include "kvloom/api/kvloom_device_plan.h"
 #include "kvloom/api/ops.h"
 
 #include <cstring>
@@ -47,6 +47,7 @@ struct BatchCopy {
   std::vector<LevelGroup> groups;
 };
 void batch_of(const kvloom_batch* from, BatchCopy& to, const char* function);
+DeviceBatch device_batch_of(const kvloom_device_batch* from, const char* function);
 
 /// Tensors, with the memory of a variant's parameters.
 struct RunCopy {

@@ -55,6 +55,7 @@ void kvloom_options_init(kvloom_options* options, size_t struct_size) {
 }
 
 void kvloom_batch_init(kvloom_batch* batch, size_t struct_size) { fill(batch, struct_size, kvloom_batch{}); }
+void kvloom_device_batch_init(kvloom_device_batch* batch, size_t struct_size) { fill(batch, struct_size, kvloom_device_batch{}); }
 void kvloom_run_tensors_init(kvloom_run_tensors* tensors, size_t struct_size) { fill(tensors, struct_size, kvloom_run_tensors{}); }
 void kvloom_append_batch_init(kvloom_append_batch* batch, size_t struct_size) { fill(batch, struct_size, kvloom_append_batch{}); }
 

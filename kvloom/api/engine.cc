@@ -1,8 +1,6 @@
 #include "kvloom/api/engine.h"
 
-#include "kvloom/api/engine_setup.h"
-#include "kvloom/api/plan_state.h"
-#include "kvloom/api/run_check.h"
+#include "kvloom/api/engine_state.h"
 #include "kvloom/base/math.h"
 #include "kvloom/runtime/explain.h"
 #include "kvloom/runtime/launch_cpu.h"
@@ -13,43 +11,6 @@
 
 namespace kvloom {
 namespace api {
-
-struct EngineState {
-  Setup setup;
-  Capacity capacity;
-  plan::Planner planner;
-  std::unique_ptr<plan::Planner> own_planner[2];  // of steps of class 0 or 1 alone, where they have kernels of their own
-  plan::PlanLayout plan_layout;
-  runtime::ScratchLayout layout;
-  std::unique_ptr<char, AlignedFree> own_workspace;  // CPU
-  runtime::DeviceMemory own_device_workspace;        // GPU
-  Scratch scratch;
-  std::shared_ptr<ThreadPool> threads;          // CPU
-  std::unique_ptr<runtime::CudaRunner> runner;  // GPU
-  std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
-  bool check_pages = true;
-  std::unique_ptr<PointerCheck> pointers, host_pointers;  // GPU, where they are to be checked
-  uint64_t id = 0;                                        // no two engines of a process have the same
-
-  EngineState(Setup s, const Capacity& c)
-      : setup(std::move(s)),
-        capacity(c),
-        planner(setup.spec, c, setup.config),
-        plan_layout(plan_layout_of(setup, c)),
-        layout(scratch_layout_of(setup, plan_layout)) {
-    if (setup.own.memory) own_planner[0] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.memory);
-    if (setup.own.compute) own_planner[1] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.compute);
-  }
-  ~EngineState() { plans->close(); }
-
-  const runtime::Candidate& kernel() const { return setup.choice.winner(); }
-  void take_workspace(const Workspace& workspace);
-  char* own_memory();
-  std::unique_ptr<PlanState> take_plan();
-  plan::Planner& plan_block(PlanState& state, const Batch& batch, char*& block);
-  void plan_into(PlanState& state, const Batch& batch);
-  void check_owner(const PlanState& plan, const char* where) const;
-};
 
 char* EngineState::own_memory() {
   if (setup.device != nullptr) {
@@ -116,6 +77,7 @@ namespace {
 void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch& batch, bool check_pages, api::PlannedStep& step) {
   step.q_len.clear();
   step.mask_columns.clear();
+  step.planner = -1;
   step.num_requests = batch.num_requests;
   step.total_tokens = view.header->total_tokens;
   step.pages = batch.pages;
@@ -150,9 +112,6 @@ int class_of_rows(const api::Setup& setup, const Batch& batch) {
   }
   return all;
 }
-
-/// Rows that attend to nothing because the plan has no query tokens at all need no kernel.
-bool has_work(const PlanView& plan) { return plan.header->total_tokens > 0; }
 
 }  // namespace
 
@@ -255,7 +214,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
   BoxedAttendArgs boxed;  // boxes: whatever is there; a launch that has use for them makes them
   AttendArgs& args = boxed.attend;
   args.params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
-  if (!has_work(p.view())) return;
+  if (p.total_tokens == 0) return;  // no rows, no kernel
   if (s.runner) return s.runner->run(*p.cuda, boxed, static_cast<jit::CuStream>(stream));
   runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), args.params, s.scratch, *s.threads, s.setup.user);
 }

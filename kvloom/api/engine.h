@@ -14,6 +14,7 @@
 #include "kvloom/api/user_variant.h"
 #include "kvloom/contract/backend.h"
 #include "kvloom/contract/batch.h"
+#include "kvloom/contract/device_batch.h"
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
@@ -149,6 +150,21 @@ class Engine {
   Plan plan(const Batch& batch);
   /// Plans a step into `plan`, which keeps its device memory: what a captured graph reads. After an error the old step is still there.
   void replan(Plan& plan, const Batch& batch);
+
+  /// Puts the planning of a step into `stream`: one small kernel, nothing read on the host, nothing waited for; may be captured before the runs
+  /// (replan_on_device; plan once outside first, which allocates and loads). On a GPU with options.policy = Policy::stream, flat batches, no custom
+  /// mask: anything else is refused. The bytes are those of plan() of the same lengths. graph_key() is known at once: it follows from the capacity,
+  /// max_q_len and the spec alone, so a captured graph of plan and layers is good for every step with these sizes.
+  /// A batch that can't be planned (negative lengths, indptr not increasing, more than was declared or than the capacity) is known to the device
+  /// alone: run() then writes NaN into every row of O and LSE, and check() says why. view(), explain() and their like want check() first.
+  /// Throws invalid_argument (a size or an address, named), over_capacity (requests or rows), unsupported.
+  Plan plan_on_device(const DeviceBatch& batch, void* stream = nullptr);
+  /// The next step into the same handle, at the same device address. After an error the old step is still there.
+  void replan_on_device(Plan& plan, const DeviceBatch& batch, void* stream = nullptr);
+  /// Waits for `stream` and copies the step that the device has planned, which view(), bytes(), explain(), json() and svg() then show. Throws what
+  /// plan() would have thrown for its lengths: invalid_argument or over_capacity, the array, the request and the value named. Of a plan that the
+  /// host made it does nothing. Not under capture.
+  void check(Plan& plan, void* stream = nullptr);
 
   /// Starts the step's one copy to the device, in `stream` (a CUstream or cudaStream_t; nullptr: the default stream). run() does it itself
   /// where this has not been called; a graph holds launches alone, so before a capture and before every replay call this, with the stream

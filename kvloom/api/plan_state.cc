@@ -60,6 +60,18 @@ void PlanState::take_block(const runtime::AttendModule::Entry* entry) {
   if (cuda) cuda->take(view(), *entry, {mask_columns.data(), int64_t(mask_columns.size())});
 }
 
+PlanView PlanState::view() const {
+  require(planner < 0 || fetched, "plan: got one that the device has made, wanted its bytes on the host; call check(plan, stream) (kvloom_plan_check) first");
+  return view_plan(now_->data.get());
+}
+
+void PlanState::take_device_step() { std::swap(static_cast<PlannedStep&>(*this), next_step); }
+
+void PlanState::take_fetched() {
+  now_ = next_;
+  fetched = true;
+}
+
 std::unique_ptr<PlanState> PlanPool::take() {
   std::lock_guard lock(mutex_);
   if (resting_.empty()) return nullptr;
@@ -102,7 +114,7 @@ const api::PlanState& Plan::state() const {
 
 PlanView Plan::view() const { return state().view(); }
 Span<const char> Plan::bytes() const { return {reinterpret_cast<const char*>(view().header), view().header->total_bytes}; }
-uint64_t Plan::graph_key() const { return view().header->graph_key; }
+uint64_t Plan::graph_key() const { return state().planner < 0 ? view().header->graph_key : state().declared_key; }
 const std::string& Plan::kernel_key() const { return state().kernel_key; }
 int64_t Plan::total_tokens() const { return state().total_tokens; }
 

@@ -3,6 +3,7 @@
 
 #include "kvloom/api/engine.h"
 #include "kvloom/api/page_use.h"
+#include "kvloom/plan/device_args.h"
 #include "kvloom/runtime/launch_cuda.h"
 
 #include <memory>
@@ -31,6 +32,12 @@ struct PlannedStep {
   std::vector<int32_t> mask_columns;  // [num_requests]; custom mask only
   std::string notes;                  // levels found and not taken
   const char* entry = nullptr;        // GPU: the kernel of the unit that runs it, by its name in AttendModule
+
+  // Of a step that the device plans.
+  int planner = -1;               // number of the planner whose bytes it writes; -1: the host planned
+  plan::DeviceArgs args = {};     // of the last launch
+  uint64_t declared_key = 0;      // what a captured graph must match
+  bool fetched = false;           // its plan has been copied to the host
 };
 
 /// A plan handle's memory and the step in it. Each planner of the engine has blocks of its own, since it lays its plans out in its own way;
@@ -46,7 +53,8 @@ struct PlanState : PlannedStep {
 
   /// Memory for the plans of planner number `planner` (0 to 2), `bytes` each.
   void add_blocks(int planner, int64_t bytes);
-  PlanView view() const { return view_plan(now_->data.get()); }
+  /// Throws invalid_argument where it is on the device alone.
+  PlanView view() const;
   /// Where the next step goes, if that planner makes it.
   char* open_block(int planner);
   /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
@@ -54,6 +62,9 @@ struct PlanState : PlannedStep {
   /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the
   /// kernel that runs it; nullptr without a device.
   void take_block(const runtime::AttendModule::Entry* entry);
+  /// The same of a step that the device plans, or has planned (its bytes are in the open block then).
+  void take_device_step();
+  void take_fetched();
   PlannedStep next_step;  // being described; apart, so that a batch that is refused leaves the plan as it was, and its memory is kept
 
  private:

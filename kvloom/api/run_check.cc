@@ -54,9 +54,12 @@ void check_page_use(const PlanState& plan, const PageUse& use, int64_t num_pages
 void take_pages(const PlanState& plan, const RunTensors& t, bool on_gpu, AttendParams& p) {
   if (plan.spec.storage == Storage::ragged) {
     require(!t.pages.given(), "run: pages: got page ids with ragged storage, wanted none; set spec.storage to paged");
+    require(plan.planner < 0 || plan.use.max_id < p.kv.num_pages, "run: k, v: got {} tokens, wanted at least DeviceBatch.kv_tokens = {}", p.kv.num_pages,
+            plan.use.max_id + 1);
     return check_page_use(plan, plan.use, p.kv.num_pages);
   }
-  require(!on_gpu || t.pages.given() || plan.use.entries_end == 0,
+  const bool known = plan.planner >= 0 && plan.pages.given();  // the plan was made from the device's own
+  require(!on_gpu || t.pages.given() || known || plan.use.entries_end == 0,
           "run: pages: got none, wanted the page ids in device memory; the plan was made from the host's");
   p.pages = t.pages.given() ? t.pages : plan.pages;
   require(p.pages.size >= plan.use.entries_end,

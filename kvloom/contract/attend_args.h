@@ -13,6 +13,7 @@ struct AttendArgs {
   Scratch scratch;
   FastDivide page_size;        // ragged: 1
   FastDivide group_size;       // q heads a KV head
+  int32_t num_qo_heads = 0;
 };
 
 }  // namespace kvloom

@@ -1,6 +1,7 @@
 // What the device's planner is launched with, and what it says of a batch that it refuses.
 #pragma once
 
+#include "kvloom/base/fast_divide.h"
 #include "kvloom/contract/batch.h"
 #include "kvloom/contract/variant.h"
 #include "kvloom/plan/tile_shape.h"
@@ -21,11 +22,11 @@ struct PlannedGroup {
   int32_t prefix;
 };
 /// A tile of the step, in the order of the line.
-struct PlannedTile {
-  int64_t position;  // where its first run begins
-  int32_t group;
+struct alignas(16) PlannedTile {
+  int32_t group;  // these four as an item has them
   int32_t row_begin;
   int32_t kv_begin, kv_end;
+  int64_t position;  // where its first run begins
   int32_t first_unit;
   uint16_t row_count;
   uint16_t kernel_class;
@@ -81,6 +82,7 @@ struct DeviceArgs {
   KeyRange range;
   TileShape shape[2];  // of the classes
   HeadRuns runs[2] = {};
+  FastDivide unit_runs;  // of class 0: where both classes have as many, a unit's number over it is the tile's
   int64_t snap[2] = {0, 0};
   int64_t keep_whole_margin = 0;
   uint64_t graph_keys[4] = {};  // of steps by their classes: bit 0: some items are of class 0; bit 1: of class 1

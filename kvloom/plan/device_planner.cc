@@ -91,6 +91,7 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
     a.shape[c] = TileShape::of(a.group_size, config.classes[c].tile_rows);
     a.runs[c] = head_runs(config.classes[c], spec.num_kv_heads);
   }
+  a.unit_runs = FastDivide(uint32_t(a.runs[0].runs));
   a.header = header_of(config, layout);
   for (int uses = 0; uses < 4; ++uses) a.graph_keys[uses] = graph_key(spec, a.header, uses & 1, uses & 2);
   a.max_tiles = int32_t(max_tiles(a, longest(spec, config, step), step));

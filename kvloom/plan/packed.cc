@@ -41,4 +41,15 @@ int64_t write_packed(const PlanView& plan, char* out) {
   return at;
 }
 
+void clear_unused(char* plan) {
+  const PlanView view = view_plan(plan);
+  char* used = plan + sizeof(PlanHeader);
+  for_each_section(view, [&](int64_t PlanHeader::*offset, int64_t bytes, const void*) {
+    char* const begin = plan + view.header->*offset;
+    std::memset(used, 0, size_t(begin - used));
+    used = begin + bytes;
+  });
+  std::memset(used, 0, size_t(plan + view.header->total_bytes - used));
+}
+
 }  // namespace kvloom::plan

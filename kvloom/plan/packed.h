@@ -10,4 +10,7 @@ namespace kvloom::plan {
 /// Bytes between sections are left as they are.
 int64_t write_packed(const PlanView& plan, char* out);
 
+/// Makes everything of a plan in fixed sections (a buffer of header.total_bytes) zero but what is counted.
+void clear_unused(char* plan);
+
 }  // namespace kvloom::plan

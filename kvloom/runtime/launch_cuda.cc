@@ -3,6 +3,7 @@
 #include "kvloom/base/math.h"
 #include "kvloom/plan/packed.h"
 #include "kvloom/runtime/boxes.h"
+#include "kvloom/runtime/launch_plan.h"
 #include "kvloom/support/check.h"
 
 #include <cstring>
@@ -39,6 +40,7 @@ void CudaPlan::take(const PlanView& plan, const AttendModule::Entry& entry, Span
   plan_ = plan;
   mask_columns_ = mask_columns;
   entry_ = &entry;
+  num_ctas_ = plan.header->num_ctas;
   uploaded_ = false;
 }
 
@@ -76,6 +78,7 @@ void CudaRunner::follow(jit::CuStream earlier, jit::CuStream stream) {
 
 void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
   if (plan.has_run_) follow(plan.ran_on_, stream);  // a kernel may still read the step before
+  if (plan.planner_.size() > 0) follow(plan.ready_on_, stream);  // ... or the planner write it
   int64_t begin = 0, end = 0;
   plan.pack(begin, end);
   check_driver(driver().memcpy_htod_async(plan.device_.address() + jit::CuAddress(begin), plan.host_[plan.now_].data() + begin,
@@ -84,6 +87,45 @@ void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
   plan.copied_[plan.now_].record(stream);
   plan.uploaded_ = true;
   plan.ready_on_ = stream;
+}
+
+void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes, const AttendModule::Entry& entry, jit::CuStream stream) {
+  const ContextGuard guard(device_);
+  const bool capturing = is_capturing(stream);
+  if (plan.planner_.size() == 0) {
+    if (capturing) {
+      fail(ErrorCode::invalid_argument,
+           "plan_on_device: stream: got one that is being captured, for a plan that no device has planned yet, wanted it made by plan_on_device "
+           "before the capture begins; memory can't be allocated under it");
+    }
+    plan.planner_ = DeviceMemory(device_, kAlign + table_bytes, "planner");
+  }
+  if (!capturing) {
+    if (plan.has_run_) follow(plan.ran_on_, stream);  // a kernel may still read the step before
+    if (plan.uploaded_) follow(plan.ready_on_, stream);
+  }
+  args.plan = plan.device_.data() + plan.layout_.plan;
+  args.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
+  args.verdict = reinterpret_cast<plan::PlanVerdict*>(plan.planner_.data());
+  if (plan::plan_table_bytes(args.num_requests, args.max_tiles) > plan::kPlanTableBytes) args.tables = plan.planner_.data() + kAlign;
+  launch_plan(device_, args, stream);
+  if (!capturing) plan.copied_[plan.now_].record(stream);
+  plan.entry_ = &entry;
+  plan.num_ctas_ = args.header.num_ctas;
+  plan.uploaded_ = true;
+  plan.ready_on_ = stream;
+}
+
+plan::PlanVerdict CudaRunner::fetch(const CudaPlan& plan, char* out, int64_t bytes, jit::CuStream stream) const {
+  const ContextGuard guard(device_);
+  if (is_capturing(stream)) {
+    fail(ErrorCode::invalid_argument, "check: stream: got one that is being captured, wanted one that is not; check waits for the device");
+  }
+  plan::PlanVerdict verdict{};
+  check_driver(driver().stream_synchronize(stream), "cuStreamSynchronize", "a kernel of the stream failed");
+  check_driver(driver().memcpy_dtoh(&verdict, plan.planner_.address(), sizeof verdict), "cuMemcpyDtoH", "the planner's verdict");
+  check_driver(driver().memcpy_dtoh(out, plan.device_.address() + jit::CuAddress(plan.layout_.plan), size_t(bytes)), "cuMemcpyDtoH", "the plan");
+  return verdict;
 }
 
 void CudaRunner::upload(CudaPlan& plan, jit::CuStream stream) {
@@ -134,9 +176,10 @@ void CudaRunner::launch(const CudaPlan& plan, BoxedAttendArgs& boxed, jit::CuStr
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.page_size = page_size_;
   args.group_size = group_size_;
+  args.num_qo_heads = spec_.num_qo_heads;
   const AttendModule::Entry& entry = *plan.entry_;
   if (entry.box_keys > 0) boxed.boxes = make_boxes(spec_, args.params, entry.box_keys, entry.tile_rows);
-  const int32_t num_ctas = plan.plan_.header->num_ctas * entry.cluster;
+  const int32_t num_ctas = plan.num_ctas_ * entry.cluster;
   jit::CuLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (early_launch_) {

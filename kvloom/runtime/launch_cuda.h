@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kvloom/contract/attend_boxes.h"
+#include "kvloom/plan/device_args.h"
 #include "kvloom/plan/planner.h"
 #include "kvloom/runtime/modules.h"
 
@@ -38,6 +39,8 @@ class CudaPlan {
   Event copied_[2];
   int now_ = 0;
   PlanView plan_;
+  int32_t num_ctas_ = 0;
+  DeviceMemory planner_;  // verdict and tables; none before a step is planned on the device
   Span<const int32_t> mask_columns_;
   const AttendModule::Entry* entry_ = nullptr;  // that runs it
   bool uploaded_ = false;
@@ -55,6 +58,11 @@ class CudaRunner {
 
   /// Starts the one copy of the step that `plan` holds, in `stream`. Refused while the stream is being captured.
   void upload(CudaPlan& plan, jit::CuStream stream);
+  /// Puts the planning of a step into `stream`: the one that `plan` holds from now on. `args`: but for the plan's memory; `table_bytes`: of the
+  /// planner's tables for any step of the engine.
+  void plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes, const AttendModule::Entry& entry, jit::CuStream stream);
+  /// Waits for `stream`, and copies what the device has planned: `bytes` of the plan into `out`.
+  plan::PlanVerdict fetch(const CudaPlan& plan, char* out, int64_t bytes, jit::CuStream stream) const;
   /// Launches; uploads first where that has not been done. Under capture nothing but the launch is recorded.
   /// `args.params` is set; the rest is set here.
   void run(CudaPlan& plan, BoxedAttendArgs& args, jit::CuStream stream);

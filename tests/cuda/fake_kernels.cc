@@ -9,7 +9,9 @@
 #include "kvloom/cpu/attend.h"
 #include "kvloom/cpu/merge_states.h"
 #include "kvloom/runtime/user_variant.h"
+#include "tests/plan/serial_block.h"
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -37,6 +39,17 @@ namespace kvloom::test {
 bool (*emulate)(const KernelCall& call) = nullptr;
 namespace {
 
+/// What device/block/refused.cuh does, by CTAs without items.
+void fill_refused(const AttendArgs& args, const AttentionSpec& spec, const PlanHeader& header) {
+  const AttendParams& p = args.params;
+  for (int64_t token = 0; token < header.total_tokens; ++token) {
+    for (int64_t head = 0; head < args.num_qo_heads; ++head) {
+      for (int64_t d = 0; d < spec.head_dim_vo; ++d) store_from_float(p.o, spec.o_dtype, token * p.o_token + head * p.o_head + d, NAN);
+      if (p.lse != nullptr) p.lse[token * p.lse_token + head * p.lse_head] = NAN;
+    }
+  }
+}
+
 void run_attend(const KernelCall& call) {
   AttendArgs args = call.as<AttendArgs>();
   const PlanView plan = view_plan(args.plan);
@@ -62,6 +75,7 @@ void run_attend(const KernelCall& call) {
     std::abort();
   }
   if (emulate != nullptr && emulate(call)) return;
+  if (plan.header->status != PlanStatus::ok) return fill_refused(args, call.spec, *plan.header);
   const cpu::Target target = cpu::best_target();
   const cpu::UserStage user = spec.variant.user ? runtime::user_stage(spec.variant, target) : cpu::UserStage();
   cpu::attend(spec, plan, args.params, args.scratch, pool, target, user);
@@ -77,6 +91,8 @@ void run_append(const KernelCall& call) {
 }
 void run_rope(const KernelCall& call) { cpu::apply_rope(call.as<RopeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
 void run_merge(const KernelCall& call) { cpu::merge_states(call.as<MergeArgs>(), cpu::element_rows(cpu::best_target()), nullptr); }
+
+void run_plan(const KernelCall& call) { plan_serially(call.as<plan::DeviceArgs>()); }
 
 void run_nothing(const KernelCall&) {}  // what it does to shared memory, or to find a ceiling, a CPU does not have
 
@@ -113,6 +129,7 @@ constexpr Entry kEntries[] = {
     {"attend_compute", sizeof(BoxedAttendArgs), run_attend},
     {"attend_mixed", sizeof(BoxedAttendArgs), run_attend},
     {"attend_small", sizeof(BoxedAttendArgs), run_attend},
+    {"plan_stream", sizeof(plan::DeviceArgs), run_plan},
     {"append_kv", sizeof(AppendArgs), run_append},
     {"apply_rope", sizeof(RopeArgs), run_rope},
     {"merge_states", sizeof(MergeArgs), run_merge},

@@ -35,6 +35,7 @@ struct SerialBlock {
   T reduce(const T& mine) {
     return T::join(T{}, mine);
   }
+  bool any(bool mine) { return mine; }
   void sort(uint64_t* keys, int32_t n) { std::sort(keys, keys + n); }
   template <class T>
   void put(T* to, const T& x) {

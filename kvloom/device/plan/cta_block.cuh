@@ -1,22 +1,13 @@
 // A CTA of kThreads as a block of the device's planner (memory.h says what that is).
 #pragma once
 
-#include "kvloom/device/plan/memory.h"
+#include "kvloom/device/plan/shared.h"
 
 namespace kvloom::device_plan {
 
-inline constexpr int kThreads = 512, kWarps = kThreads / 32;
-static_assert(kThreads >= plan::kMaxPlannedCtas);
-
-/// What warps tell each other.
-struct CtaMemory {
-  alignas(16) char sums[kWarps * 48];
-  alignas(16) char total[48];
-};
-
 template <class T>
 struct Words {
-  static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= 48);
+  static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= kMaxSumBytes);
   uint32_t word[sizeof(T) / 4];
 };
 
@@ -110,6 +101,7 @@ class CtaBlock {
     __syncthreads();
     return all;
   }
+  __device__ __forceinline__ bool any(bool mine) { return __syncthreads_or(mine) != 0; }
   /// A bitonic network over the next power of two, filled up with what comes last.
   __device__ __forceinline__ void sort(uint64_t* keys, int32_t n) {
     int32_t size = 1;

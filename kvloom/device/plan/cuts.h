@@ -36,11 +36,6 @@ KVLOOM_HD Cut cut_at(const Step& s, const Totals& totals, const plan::CutRules& 
   return {c.position, tile, t.first_unit + c.run, c.kv, c.inside};
 }
 
-struct Moved {
-  int32_t any = 0;
-  KVLOOM_HD static Moved join(const Moved& a, const Moved& b) { return {a.any | b.any}; }
-};
-
 /// memory.cuts.cut of all CTAs. Returns how many times they were looked for.
 template <class Block>
 KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
@@ -64,8 +59,8 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
   });
   if (totals.cost == 0) return 0;
   int32_t times = 0;
-  for (Moved moved{1}; moved.any; ++times) {
-    Moved mine;
+  for (bool moved = true; moved; ++times) {
+    bool mine = false;
     block.template two_steps<Cut>(
         ctas - 1,
         [&](int32_t i, Cut& to) {
@@ -80,10 +75,10 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
         },
         [&](int32_t i, const Cut& to) {
           Cut& now = m.cut[i + 1];
-          mine.any |= !now.is(to) || now.position != to.position || now.inside != to.inside;
+          mine |= !now.is(to) || now.position != to.position || now.inside != to.inside;
           now = to;
         });
-    moved = block.reduce(mine);
+    moved = block.any(mine);
   }
   return times;
 }

@@ -82,22 +82,35 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   return counts;
 }
 
-/// Item `k` of a CTA's, and where its partial goes.
-KVLOOM_HD WorkItem item_of_cta(const Step& s, const Totals& totals, int32_t c, int32_t k) {
-  const CutMemory& m = s.memory.cuts;
-  const Cut &from = m.cut[c], &to = m.cut[c + 1];
-  const int32_t unit = from.unit + k;
-  const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, unit)];
-  WorkItem item = s.whole_item(t, unit - t.first_unit);
-  const bool begins_inside = k == 0 && from.inside, ends_inside = to.inside && to.unit == unit;
+/// Cuts an item to the part of its unit between `from` and `to`, the cuts before and behind the CTA's items, and says where the partial goes.
+KVLOOM_HD void make_part(Step& s, int32_t c, bool begins_inside, bool ends_inside, const Cut& from, const Cut& to, WorkItem& item) {
   if (begins_inside) item.kv_begin = from.kv;
   if (ends_inside) item.kv_end = to.kv;
-  if (!begins_inside && !ends_inside) return item;
-  const Part& part = m.part[begins_inside ? c : c + 1];
+  const Part& part = s.memory.cuts.part[begins_inside ? c : c + 1];
   item.touch_begin = begins_inside ? part.touch : part.touch - 1;
   item.partial_row = begins_inside ? part.row : part.row - part_rows(s, to);
   item.touch_count = 1;
-  return item;
+  s.entries()[item.touch_begin] = {item.partial_row, item.row_count};
+  s.touches()[item.touch_begin] = part.merge_unit;
+}
+
+/// Items first, first + step, ... of CTA `c`.
+template <class Block>
+KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t c, int32_t first, int32_t step) {
+  const CutMemory& m = s.memory.cuts;
+  const int32_t begin = m.item[c], count = m.item[c + 1] - begin;
+  if (first >= count) return;
+  const Cut from = m.cut[c], to = m.cut[c + 1];
+  const int32_t last = to.inside ? to.unit : -1;
+  WorkItem* const items = s.items() + begin;
+  for (int32_t k = first; k < count; k += step) {
+    const int32_t unit = from.unit + k;
+    const plan::PlannedTile t = s.tiles[tile_of_unit(s, totals, unit)];
+    WorkItem item = s.whole_item(t, unit - t.first_unit);
+    const bool begins_inside = k == 0 && from.inside, ends_inside = unit == last;
+    if (begins_inside | ends_inside) make_part(s, c, begins_inside, ends_inside, from, to, item);
+    block.put(&items[k], item);
+  }
 }
 
 template <class Block>
@@ -114,22 +127,11 @@ KVLOOM_HD void put_unit(Block&, const Step& s, int32_t u) {
 /// Items, merge units, entries and touches of a line that is cut.
 template <class Block>
 KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
-  const CutMemory& m = s.memory.cuts;
   const Counts counts = count_parts(block, s, totals);
   const int32_t ctas = s.num_ctas();
   block.each(counts.units, [&](int32_t u) { put_unit(block, s, u); });
-  const int32_t lanes = counts.items > 8 * ctas ? 32 : 8;  // that share a CTA's items
-  block.each(ctas * lanes, [&](int32_t i) {
-    const int32_t c = i / lanes, first = m.item[c], count = m.item[c + 1] - first;
-    for (int32_t k = i % lanes; k < count; k += lanes) {
-      const WorkItem item = item_of_cta(s, totals, c, k);
-      block.put(&s.items()[first + k], item);
-      if (item.partial_row < 0) continue;
-      const Part& part = m.part[k == 0 && m.cut[c].inside ? c : c + 1];
-      s.entries()[item.touch_begin] = {item.partial_row, item.row_count};
-      s.touches()[item.touch_begin] = part.merge_unit;
-    }
-  });
+  const int32_t shift = counts.items > 8 * ctas ? 5 : 3, lanes = 1 << shift;  // threads that share a CTA's items
+  block.each(ctas * lanes, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & (lanes - 1), lanes); });
   return counts;
 }
 

@@ -1,22 +1,10 @@
 // The device's planner, any GPU: one CTA, whatever the step.
-//   plan_stream<<<1, kThreads, plan_stream_shared bytes>>>(plan::DeviceArgs)
+//   plan_stream<<<1, kThreads, sizeof(SharedMemory)>>>(plan::DeviceArgs)
 #pragma once
 
 #include "kvloom/device/plan/cta_block.cuh"
 #include "kvloom/device/plan/stream.h"
 #include "kvloom/device/ptx/sync.cuh"
-
-namespace kvloom::device_plan {
-
-struct SharedMemory {
-  CtaMemory cta;
-  Memory memory;
-  alignas(16) char tables[plan::kPlanTableBytes];
-};
-
-}  // namespace kvloom::device_plan
-
-extern "C" __device__ int32_t plan_stream_shared = int32_t(sizeof(kvloom::device_plan::SharedMemory));
 
 extern "C" __global__ void __launch_bounds__(kvloom::device_plan::kThreads) plan_stream(const __grid_constant__ kvloom::plan::DeviceArgs args) {
   extern __shared__ __align__(128) char kvloom_shared[];

@@ -19,7 +19,7 @@ KVLOOM_HD plan::PlannedTile tile_at(const Step& s, const Totals& totals, int32_t
   keys.kv_end = g.kv_len;
   keys.kv_position = s.args.kv_position;
   const TokenRange seen = visible_tokens(keys, s.args.range, g.q_pos0 + first, g.q_pos0 + last - 1, g.prefix);
-  return {0, group, rows.begin, seen.begin, seen.end, 0, uint16_t(rows.count), uint16_t(c)};
+  return {group, rows.begin, seen.begin, seen.end, 0, 0, uint16_t(rows.count), uint16_t(c)};
 }
 
 struct LineSum {
@@ -73,7 +73,7 @@ KVLOOM_HD void make_tiles(Block& block, Step& s, Totals& totals) {
 
 /// The tile that holds unit `unit`.
 KVLOOM_HD int32_t tile_of_unit(const Step& s, const Totals& totals, int32_t unit) {
-  if (s.runs(0).runs == s.runs(1).runs) return int32_t(uint32_t(unit) / uint32_t(s.runs(0).runs));
+  if (s.runs(0).runs == s.runs(1).runs) return int32_t(s.args.unit_runs.divide(uint32_t(unit)));
   return last_of(totals.tiles, [&](int32_t t) { return s.tiles[t].first_unit <= unit; });
 }
 

@@ -30,8 +30,7 @@ struct UnitSum {
 };
 struct Least {
   int32_t value = kNone;
-  int32_t too_much = 0;
-  KVLOOM_HD static Least join(const Least& a, const Least& b) { return {min_of(a.value, b.value), a.too_much | b.too_much}; }
+  KVLOOM_HD static Least join(const Least& a, const Least& b) { return {min_of(a.value, b.value)}; }
 };
 
 /// The kinds of a step, dearest first, ties as they stand on the line.
@@ -76,12 +75,12 @@ KVLOOM_HD int32_t give_batch(Block& block, Step& s, const Totals& totals, const 
     mine.value = min_of(mine.value, i + 1 + last_of(n - i, [&](int32_t j) { return j == 0 || m.load[i + j] < load; }));
   });
   const int32_t batch = block.reduce(mine).value;
-  Least over;
+  bool too_much = false;
   block.template two_steps<uint64_t>(
       batch,
       [&](int32_t i, uint64_t& load) {
         load = grown(i);
-        over.too_much |= int64_t(load >> kCtaBits) > bound;
+        too_much |= int64_t(load >> kCtaBits) > bound;
       },
       [&](int32_t i, const uint64_t& load) {
         const int32_t cta = int32_t(load & ((1u << kCtaBits) - 1));
@@ -89,7 +88,7 @@ KVLOOM_HD int32_t give_batch(Block& block, Step& s, const Totals& totals, const 
         m.place[given + i] = uint16_t(m.units[cta]++);
         m.load[i] = load;
       });
-  return block.reduce(over).too_much ? 0 : batch;
+  return block.any(too_much) ? 0 : batch;
 }
 
 /// Units that cost nothing go to one CTA all.

@@ -1,6 +1,7 @@
 // A CTA's list of items, from the plan: fetched, cut into chunks where the plan says so, arrived at their merge units.
 #pragma once
 
+#include "kvloom/device/block/refused.cuh"
 #include "kvloom/device/sm80/attend.cuh"
 
 namespace kvloom::sm80 {
@@ -65,9 +66,11 @@ __device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) 
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
+  int32_t i = plan.cta_indptr[blockIdx.x];
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
+  if (i == end) return block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
 #pragma unroll 1
-  for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
+  for (; i < end; ++i) {
     block_fetch_item<C, V>(plan, i, m);
     block_item<C, V>(args, plan, m);
   }
@@ -81,10 +84,12 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
+  int32_t i = plan.cta_indptr[blockIdx.x];
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
+  if (i == end) return block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
   int before = -1;
 #pragma unroll 1
-  for (int32_t i = plan.cta_indptr[blockIdx.x]; i < end; ++i) {
+  for (; i < end; ++i) {
     block_fetch_item<M, V>(plan, i, small);  // lies where `large` has it, too
     const int now = small.item.kernel_class;
     if (now != before) {

@@ -79,6 +79,16 @@ inline void sincospif(float x, float* s, float* c) { *s = float(std::sin(M_PI * 
 inline void __syncthreads() { simt::block_barrier(); }
 inline void __syncwarp(uint32_t mask = 0xffffffffu) { simt::warp_barrier(mask); }
 
+inline int __syncthreads_or(int x) {
+  static int any;
+  __syncthreads();
+  if (threadIdx.x == 0) any = 0;
+  __syncthreads();
+  any |= x;
+  __syncthreads();
+  return any;
+}
+
 template <class T>
 T __shfl_sync(uint32_t, T x, int lane) { return simt::from_lane<T>(simt::warp_share(&x, sizeof x), lane); }
 template <class T>

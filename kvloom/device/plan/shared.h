@@ -1,0 +1,25 @@
+// The shared memory of the device's planner, and how it is launched.
+#pragma once
+
+#include "kvloom/device/plan/memory.h"
+
+namespace kvloom::device_plan {
+
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;
+static_assert(kThreads >= plan::kMaxPlannedCtas);
+
+/// What warps tell each other.
+inline constexpr int kMaxSumBytes = 48;
+struct CtaMemory {
+  alignas(16) char sums[kWarps * kMaxSumBytes];
+  alignas(16) char total[kMaxSumBytes];
+};
+
+struct SharedMemory {
+  CtaMemory cta;
+  Memory memory;
+  alignas(16) char tables[plan::kPlanTableBytes];
+};
+static_assert(sizeof(SharedMemory) <= 99 * 1024, "what a CTA may have on every chip from sm_80 up");
+
+}  // namespace kvloom::device_plan
