@@ -125,6 +125,14 @@ GpuShape mla(int32_t heads, const Requests& r, int32_t more) {
   return s;
 }
 
+/// Planning of a decode step on the device.
+GpuShape plan(const AttentionSpec& spec, const Requests& r, int32_t more) {
+  GpuShape s = decode(spec, r, more);
+  s.name = "plan-" + s.name;
+  s.plan_alone = true;
+  return s;
+}
+
 /// Each feature on a plain row.
 template <class Change>
 AttentionSpec with(AttentionSpec spec, Change change) {
@@ -195,6 +203,16 @@ std::vector<GpuShape> hopper(int32_t more) {
   return list;
 }
 
+std::vector<GpuShape> plans(int32_t more) {
+  std::vector<GpuShape> list;
+  for (const int32_t count : {128, 1024}) {
+    for (const Requests& r : {Requests{count, 8192}, Requests{count, 1024, Spread::uniform}, Requests{count, 4096, Spread::zipf}}) {
+      list.push_back(plan(spec_of(16, kCausal), r, more));
+    }
+  }
+  return list;
+}
+
 }  // namespace
 
 const std::vector<GpuPreset>& gpu_presets() {
@@ -204,6 +222,7 @@ const std::vector<GpuPreset>& gpu_presets() {
        paper},
       {"hopper", "compute-bound work: long and short causal prefill, full, head dims, page sizes, variants, long context on few heads",
        hopper},
+      {"plan", "planning alone, on the device: decode steps of 128 and 1024 requests, equal, uniform and Zipf lengths", plans},
   };
   return list;
 }

@@ -1,5 +1,6 @@
 #include "cli/bench/gpu_rows.h"
 
+#include "cli/bench/gpu_plan_rows.h"
 #include "cli/bench/gpu_problem.h"
 #include "cli/bench/timing.h"
 #include "kvloom/api/engine.h"
@@ -61,6 +62,7 @@ GpuBenchRow GpuBench::measure(const GpuShape& s) {
 }
 
 void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
+  if (s.plan_alone) return measure_plan_alone(s, options_.device, options_.kernel, timer_, row);
   const GpuProblem p(s, options_.device, normals_);
   EngineOptions options;
   options.backend = Backend::cuda;
@@ -108,7 +110,8 @@ void add_figure(nlohmann::ordered_json& to, const char* us, const GpuFigure& f, 
 nlohmann::ordered_json to_json(const GpuBenchRow& r) {
   if (!r.why.empty()) return {{"shape", r.shape}, {"why", r.why}};
   nlohmann::ordered_json j{
-      {"shape", r.shape}, {"more_tokens", r.more}, {"key", r.key}, {"policy", r.policy}, {"bound", r.memory_bound ? "memory" : "compute"}};
+      {"shape", r.shape}, {"more_tokens", r.more}, {"key", r.key}, {"policy", r.policy},
+      {"bound", r.plan_alone ? "plan" : r.memory_bound ? "memory" : "compute"}};
   add_figure(j, "median_us", r.burst, r.memory_bound);
   j["share_of"] = r.share_of;
   if (r.sustained) add_figure(j["sustained"], "mean_us", *r.sustained, false);

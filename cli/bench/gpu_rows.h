@@ -28,7 +28,8 @@ struct GpuBenchRow {
   std::string key, policy;
   std::string share_of;  // read, matmul, or (without cuBLASLt) products
   bool memory_bound = false;
-  int32_t more = 0;  // of the shape
+  bool plan_alone = false;  // of the shape: `burst` has times alone
+  int32_t more = 0;         // of the shape
   GpuFigure burst;
   std::optional<GpuFigure> sustained;  // compute-bound rows
   double plan_us = 0;                  // host, median

@@ -17,6 +17,7 @@ struct GpuShape {
   bool memory_bound = false;           // the roof that counts
   int32_t shared_prefix = 0;           // first tokens of every request, in the same pages: a multiple of the page size
   bool v_in_k = false;                 // MLA: V is the first head_dim_vo values of K
+  bool plan_alone = false;             // timed is the planning of the step on the device, and nothing else
   int32_t more = 0;                    // tokens that every length is longer than in the table
 };
 

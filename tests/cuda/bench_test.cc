@@ -45,7 +45,7 @@ class CudaBench : public testing::Test {
     ASSERT_TRUE(gpu.is_fake());
     gpu.reset();
     for (const jit::Program& p :
-         {jit::Program{"bench.read", kGpuReadText}, {"bench.clock", kGpuClockText}, {"bench.products", kGpuProductsText}}) {
+         {jit::Program{"bench.read", kGpuReadText}, {"bench.clock", kGpuClockText}, {"bench.products", kGpuProductsText}, jit::plan_program()}) {
       gpu.add_program(p);
     }
   }
@@ -125,6 +125,22 @@ TEST_F(CudaBench, ARowBesideTheCeilingsOfItsProtocol) {
   EXPECT_EQ(read.share_of, "read");
   EXPECT_DOUBLE_EQ(read.burst.share, bytes_of(s) * 1e-6 / kMillisecond / bench.ceilings().read_tbps);
   EXPECT_FALSE(to_json(read).contains("sustained"));
+}
+
+TEST_F(CudaBench, PlanningAloneHasATimeAndNothingElse) {
+  GpuBench bench(quick());
+  GpuShape s = small_shape("plan");
+  s.plan_alone = true;
+  const GpuBenchRow row = measure(bench, s);
+  EXPECT_EQ(row.why, "");
+  EXPECT_EQ(row.policy, "stream");
+  EXPECT_EQ(row.runs, 20);
+  EXPECT_GT(row.burst.times.us, 0.0);
+  EXPECT_GT(row.plan_us, 0.0);
+  const nlohmann::ordered_json j = to_json(row);
+  EXPECT_EQ(j["bound"], "plan");
+  EXPECT_TRUE(j["share"].is_null());
+  EXPECT_FALSE(j.contains("sustained"));
 }
 
 TEST_F(CudaBench, ARowThatCanNotRunSaysWhyAndTheOthersStand) {
