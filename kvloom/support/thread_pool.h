@@ -1,10 +1,12 @@
 // A fixed set of threads that run one function together. No allocation and no lock-free cleverness in run(): a step is >= 10 us.
+// A process that was forked off has no such threads: there the caller's own does all the work.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -41,12 +43,19 @@ class ThreadPool {
   using Job = void (*)(void* context, int thread);
   void run_erased(Job job, void* context);
   void work(int thread);
+  bool is_forked() const;
+
+  /// Left alone in a forked process: there nobody will ever wake the waiters that these still count.
+  struct Sync {
+    std::mutex mutex;
+    std::mutex caller_mutex;  // one run() at a time
+    std::condition_variable start;
+    std::condition_variable done;
+  };
 
   std::vector<std::thread> workers_;
-  std::mutex mutex_;
-  std::mutex caller_mutex_;  // one run() at a time
-  std::condition_variable start_;
-  std::condition_variable done_;
+  std::unique_ptr<Sync> sync_ = std::make_unique<Sync>();
+  int forks_before_;
   uint64_t generation_ = 0;
   int running_ = 0;
   bool stop_ = false;

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing
 
 from . import _core
+from ._engine import Engine
+from ._engines import engine_for
 from ._frameworks import on_host, to_device
 from ._sparse import BlockSparse
-from ._spec import Options, Rope, Spec, Variant
+from ._spec import Capacity, Options, Rope, Spec, Variant
 
 
 def attention(
@@ -59,8 +62,8 @@ def attention(
     matrix a BlockSparse, instead of lengths: k, v [columns, num_kv_heads, head_dim]
     out    [tokens, num_qo_heads, head_dim_vo]; lse fp32 [tokens, num_qo_heads]; made if not given
 
-    Lengths and page tables are int32 or int64 arrays, or lists; those on a GPU are copied to the host, and page ids to where q is. Returns when
-    done, on a GPU too. An engine is made for the call: for step after step make one yourself.
+    Lengths and page tables are int32 or int64 arrays, or lists; those on a GPU are copied to the host, and page ids to where q is. On a GPU work goes
+    into the framework's current stream. For step after step make an Engine yourself: it plans a step once for all layers.
     """
     (q_dims, q_dtype), (k_dims, kv_dtype), (v_dims, _) = _core.shape_and_dtype(q, "q"), _core.shape_and_dtype(k, "k"), _core.shape_and_dtype(v, "v")
     if len(q_dims) != 3:
@@ -110,41 +113,52 @@ def attention(
     )
     if isinstance(spec.variant, Variant) and spec.variant.params:
         params = {**spec.variant.params, **(params or {})}
-    run_pages = None
-    if _core.gpu_of(q, "q") is not None:
-        qo_indptr, kv_len, list_indptr, q_pos0, q_pos, prefix = map(on_host, (qo_indptr, kv_len, list_indptr, q_pos0, q_pos, prefix))
-        if paged:
-            run_pages = to_device(block_table if block_table is not None else pages, q)
-            pages, block_table = on_host(pages), on_host(block_table)
-    return _core.attention(
-        spec,
-        options or Options(),
-        matrix,
-        q,
-        k,
-        v,
-        qo_indptr=qo_indptr,
-        kv_len=kv_len,
-        pages=pages,
-        list_indptr=list_indptr,
-        block_table=block_table,
-        q_pos0=q_pos0,
-        q_pos=q_pos,
-        prefix=prefix,
-        out=out,
-        lse=lse,
-        return_lse=return_lse,
-        layout=layout,
-        alibi_slopes=alibi_slopes,
-        sink=sink,
-        mask=mask,
-        mask_indptr=mask_indptr,
-        q_scale=q_scale,
-        k_scale=k_scale,
-        v_scale=v_scale,
-        params=params or None,
-        run_pages=run_pages,
-    )
+    lengths = {
+        "qo_indptr": qo_indptr,
+        "kv_len": kv_len,
+        "pages": pages,
+        "list_indptr": list_indptr,
+        "block_table": block_table,
+        "q_pos0": q_pos0,
+        "q_pos": q_pos,
+        "prefix": prefix,
+    }
+    tensors = {
+        "out": out,
+        "lse": lse,
+        "return_lse": return_lse,
+        "layout": layout,
+        "alibi_slopes": alibi_slopes,
+        "sink": sink,
+        "mask": mask,
+        "mask_indptr": mask_indptr,
+        "q_scale": q_scale,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "params": params or None,
+    }
+    device = _core.gpu_of(q, "q")
+    if device is not None:
+        return _on_gpu(spec, options, device, matrix, q, k, v, lengths, tensors)
+    return _core.attention(spec, options or Options(), matrix, q, k, v, **lengths, **tensors)
+
+
+def _on_gpu(spec, options, device, matrix, q, k, v, lengths, tensors):
+    """A kept engine's step: an engine for the CPU is made in no time, one for a GPU is not, and work belongs into the framework's stream."""
+    tokens = _core.shape_and_dtype(q, "q")[0][0]
+    if matrix is not None:
+        requests, ids = matrix.num_requests, matrix.pages
+    else:
+        ids = lengths["block_table"] if lengths["block_table"] is not None else lengths["pages"]
+        lengths = {name: on_host(x) for name, x in lengths.items()}
+        requests = len(lengths["kv_len"])
+    if options is None:
+        engine = engine_for(spec, device, requests, tokens)
+    else:
+        options = dataclasses.replace(options, backend="cuda", device=device, levels="off")
+        engine = Engine(spec, Capacity(max_requests=max(requests, 1), max_query_tokens=max(tokens, 1)), options)
+    plan = engine.plan_sparse(matrix) if matrix is not None else engine.plan(**lengths)
+    return engine.run(plan, q, k, v, pages=to_device(ids, q) if ids is not None else None, **tensors)
 
 
 def _ragged(tokens: int, kv_tokens: int, qo_indptr, kv_indptr):

@@ -1,4 +1,4 @@
-"""Engines kept for calls that bring a spec of their own each time (kvloom.flash_attn)."""
+"""Engines kept for calls that bring a spec of their own each time (kvloom.flash_attn, attention() on a GPU)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _at_least(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def engine_for(spec: Spec, device: int | None, requests: int, tokens: int) -> Engine:
+def engine_for(spec: Spec, device: int | None, requests: int, tokens: int, check_pages: bool = True) -> Engine:
     """An engine of this spec, on GPU `device` (None: the CPU), whose capacity covers the step; capacities grow by doubling."""
-    key = (spec, device)
+    key = (spec, device, check_pages)
     with _lock:
         engine = _engines.pop(key, None)
         before = engine.capacity if engine is not None else Capacity(max_requests=1, max_query_tokens=1)
@@ -32,7 +32,7 @@ def engine_for(spec: Spec, device: int | None, requests: int, tokens: int) -> En
                 backend="cpu" if device is None else "cuda",
                 device=-1 if device is None else device,
                 levels="off",
-                check_pages=device is None,
+                check_pages=check_pages,
             )
         _engines[key] = engine
         while len(_engines) > _MOST:

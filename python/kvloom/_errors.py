@@ -36,7 +36,7 @@ def refuse_unknown(method: str, name: str):
 
     from . import _core
 
-    signature = inspect.getdoc(getattr(_core.Engine, method)).partition("\n")[0]
+    signature = (inspect.getdoc(getattr(_core.Engine, method)) or "").partition("\n")[0]
     known = [part.partition(":")[0].strip() for part in signature.partition("(")[2].split(", ") if ":" in part and not part.startswith("*")]
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean `{near[0]}`? There are" if near else "there are"

@@ -100,7 +100,10 @@ def to_device(x, like):
     framework = framework_of(like)
     if framework == "torch":
         torch = sys.modules["torch"]
-        return torch.as_tensor(x.tolist() if isinstance(x, memoryview) else x, device=like.device)
+        if isinstance(x, (memoryview, list, tuple, range)):
+            narrow = isinstance(x, memoryview) and x.format == "i"
+            return torch.tensor(x.tolist() if isinstance(x, memoryview) else list(x), dtype=torch.int32 if narrow else torch.int64, device=like.device)
+        return torch.as_tensor(x, device=like.device)
     if framework == "cupy":
         return sys.modules["cupy"].asarray(x)
     raise TypeError(f"no way is known to bring integers to the GPU of a {type(like).__name__}: use torch or CuPy, or kvloom.Engine")

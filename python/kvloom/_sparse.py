@@ -35,6 +35,11 @@ class BlockSparse(_core.BlockSparse):
         _core.BlockSparse.__init__(matrix, block_rows, block_cols, map)
         return matrix
 
+    @property
+    def pages(self) -> memoryview:
+        """The page ids, int32, that a run on a GPU wants there: `pages=torch.tensor(matrix.pages, device="cuda")`."""
+        return memoryview(self.page_ids()).cast("i")
+
     def as_pages(self, x, name: str = "x"):
         """[columns, heads, dim] as [columns / page_size, page_size, heads, dim], in place: what an engine's run wants of K and V."""
         columns = x.shape[0]

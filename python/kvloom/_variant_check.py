@@ -107,7 +107,6 @@ def _difference(variant, logit, keep, params, seed) -> str | None:
         indptr[1].append(indptr[1][-1] + m)
     none = dict.fromkeys(
         (
-            "run_pages",
             "pages",
             "block_table",
             "q_pos0",

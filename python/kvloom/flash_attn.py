@@ -84,7 +84,8 @@ def _attend(q, k, v, spec_fields, alibi_slopes, lengths, requests, tokens, q_dim
     library, variant, extra = _alibi(alibi_slopes, requests, q_dims[-2], spec_fields["causal"])
     spec = _spec(q_dims[-2], kv_heads, q_dims, v_dims, q_dtype, kv_dtype, alibi=library, variant=variant, **spec_fields)
     device = _core.gpu_of(q, "q")
-    engine = engine_for(spec, device, requests, tokens)
+    ids_on_gpu = run_pages is not None and _core.gpu_of(run_pages, "block_table") is not None
+    engine = engine_for(spec, device, requests, tokens, check_pages=not ids_on_gpu)
     plan = engine.plan(**lengths)
     if run_pages is not None and device is not None:
         extra["pages"] = to_device(run_pages, q)

@@ -1,4 +1,4 @@
-// attention(): one step in one call.
+// attention() on the CPU: one step in one call; and what Python asks of tensors.
 #include "python/src/block_sparse.h"
 #include "python/src/errors.h"
 #include "python/src/ops.h"
@@ -17,13 +17,9 @@ nb::object attention(nb::handle spec, nb::handle options, nb::handle matrix, con
   } else {
     batch.take(BlockSparse::of(matrix).batch(), matrix);
   }
-  TensorArg q;
-  q.take(tensors.q, "q");
-  const Place place = q.given() ? q.place() : Place{};
-  o.c()->backend = place.cuda ? KVLOOM_CUDA : KVLOOM_CPU;
-  if (place.cuda) o.c()->device = place.device;
+  o.c()->backend = KVLOOM_CPU;
   RunArg run;
-  run.take(tensors, {facts, place, batch.total_tokens(), batch.num_requests(), batch.num_page_ids()});
+  run.take(tensors, {facts, Place{}, batch.total_tokens(), batch.num_requests(), batch.num_page_ids()});
   kvloom_status status;
   {
     nb::gil_scoped_release released;
@@ -86,19 +82,18 @@ void bind_attention(nb::module_& m) {
       [](nb::handle spec, nb::handle options, nb::handle matrix, nb::handle q, nb::handle k, nb::handle v, nb::handle qo_indptr,
          nb::handle kv_len, nb::handle pages, nb::handle list_indptr, nb::handle block_table, nb::handle q_pos0, nb::handle q_pos,
          nb::handle prefix, nb::handle out, nb::handle lse, bool return_lse, const char* layout, nb::handle alibi_slopes, nb::handle sink,
-         nb::handle mask, nb::handle mask_indptr, nb::handle q_scale, nb::handle k_scale, nb::handle v_scale, nb::handle params,
-         nb::handle run_pages) {
+         nb::handle mask, nb::handle mask_indptr, nb::handle q_scale, nb::handle k_scale, nb::handle v_scale, nb::handle params) {
         const nb::object none = nb::none(), linear = nb::str("linear");
         return attention(spec, options, matrix,
                          {qo_indptr, kv_len, pages, list_indptr, block_table, q_pos0, q_pos, prefix, none, false, linear},
-                         {q, k, v, out, lse, return_lse, run_pages, none, layout, alibi_slopes, sink, mask, mask_indptr, q_scale, k_scale,
+                         {q, k, v, out, lse, return_lse, none, none, layout, alibi_slopes, sink, mask, mask_indptr, q_scale, k_scale,
                           v_scale, false, params, none});
       },
       arg("spec"), arg("options"), arg("matrix").none(), arg("q").none(), arg("k").none(), arg("v").none(), nb::kw_only(),
       arg("qo_indptr").none(), arg("kv_len").none(), arg("pages").none(), arg("list_indptr").none(), arg("block_table").none(),
       arg("q_pos0").none(), arg("q_pos").none(), arg("prefix").none(), arg("out").none(), arg("lse").none(), arg("return_lse"),
       arg("layout"), arg("alibi_slopes").none(), arg("sink").none(), arg("mask").none(), arg("mask_indptr").none(), arg("q_scale").none(),
-      arg("k_scale").none(), arg("v_scale").none(), arg("params").none(), arg("run_pages").none());
+      arg("k_scale").none(), arg("v_scale").none(), arg("params").none());
   m.def("shape_and_dtype", &shape_and_dtype, arg("tensor").none(), arg("name"));
   m.def("shape_and_type", &shape_and_type, arg("array").none(), arg("name"));
   m.def("gpu_of", &gpu_of, arg("tensor").none(), arg("name"));

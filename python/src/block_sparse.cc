@@ -54,10 +54,13 @@ void BlockSparse::describe() {
 
 int64_t BlockSparse::num_rows() const { return static_cast<const int32_t*>(batch_.qo_indptr.data)[batch_.num_requests]; }
 
+nb::bytes BlockSparse::page_ids() const { return nb::bytes(batch_.pages.data, size_t(batch_.pages.size) * 4); }
+
 void bind_block_sparse(nb::module_& m) {
   nb::class_<BlockSparse>(m, "BlockSparse")
       .def(nb::init<int32_t, int32_t, int32_t, int32_t, nb::handle, nb::handle>())
       .def(nb::init<nb::handle, nb::handle, nb::handle>())
+      .def("page_ids", &BlockSparse::page_ids)
       .def_prop_ro("page_size", &BlockSparse::page_size)
       .def_prop_ro("kv_tokens", &BlockSparse::kv_tokens)
       .def_prop_ro("num_requests", &BlockSparse::num_requests)

@@ -22,6 +22,8 @@ class BlockSparse {
   int64_t kv_tokens() const { return kv_tokens_; }
   int32_t num_requests() const { return batch_.num_requests; }
   int64_t num_rows() const;
+  /// int32
+  nb::bytes page_ids() const;
 
  private:
   void describe();

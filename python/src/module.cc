@@ -5,6 +5,7 @@
 
 NB_MODULE(_core, m) {
   nanobind::set_leak_warnings(false);  // a program that ends with engines alive is no fault
+  kvloom::python::prepare_tensors();
   kvloom::python::bind_engine(m);
   kvloom::python::bind_block_sparse(m);
   kvloom::python::bind_ops(m);

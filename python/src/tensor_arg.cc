@@ -20,7 +20,11 @@ constexpr NamedType kTypes[] = {{"f32", TypeCode::kFloat, 32},
                                 {"e4m3", TypeCode::kE4m3fn, 8},
                                 {"e5m2", TypeCode::kE5m2, 8}};  // the order of KVLOOM_F32 ...
 
-PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+/// Made when the module is: a static of a function could be waited for by a thread that holds the GIL.
+struct Names {
+  PyObject *array_struct, *dtype, *dlpack, *dlpack_device;
+  PyObject *max_version, *version_and_stream, *version_alone, *stream_alone;  // of a call of __dlpack__
+} names;
 
 /// The text of the pending Python exception, which is cleared.
 std::string take_exception_text() {
@@ -44,6 +48,17 @@ std::string text_of_type(const kvloom_tensor& t) {
 }
 
 }  // namespace
+
+void prepare_tensors() {
+  names = {PyUnicode_InternFromString("__array_struct__"),
+           PyUnicode_InternFromString("dtype"),
+           PyUnicode_InternFromString("__dlpack__"),
+           PyUnicode_InternFromString("__dlpack_device__"),
+           Py_BuildValue("(ii)", 1, 3),
+           Py_BuildValue("(ss)", "max_version", "stream"),
+           Py_BuildValue("(s)", "max_version"),
+           Py_BuildValue("(s)", "stream")};
+}
 
 std::string place_text(Place place) { return place.cuda ? "cuda:" + std::to_string(place.device) : "cpu"; }
 
@@ -92,14 +107,14 @@ void TensorArg::take(nb::handle object, const char* name) {
   read_only_ = false;
   if (object.is_none() || !object.is_valid()) return;
   object_ = object.ptr();
-  TypeRoute& route = route_of(Py_TYPE(object_));
+  const TypeRoute& route = route_of(Py_TYPE(object_));
   switch (route.way) {
     case Way::exchange:
       return take_exchange(*route.api);
     case Way::array_struct:
       return take_array_struct();
     case Way::dlpack:
-      return take_dlpack(route);
+      return take_dlpack(route.old_dlpack);
     case Way::buffer:
       return take_buffer();
   }
@@ -138,8 +153,7 @@ bool small_float_type(PyObject* array, kvloom_tensor& t) {
     PyObject* dtype;
     uint8_t code, bits;
   } known[8];
-  static PyObject* const kDtype = interned("dtype");
-  const nb::object dtype = nb::steal(PyObject_GetAttr(array, kDtype));
+  const nb::object dtype = nb::steal(PyObject_GetAttr(array, names.dtype));
   if (!dtype.is_valid()) throw nb::python_error();
   for (auto& k : known) {
     if (k.dtype == dtype.ptr()) {
@@ -168,8 +182,7 @@ bool small_float_type(PyObject* array, kvloom_tensor& t) {
 }  // namespace
 
 void TensorArg::take_array_struct() {
-  static PyObject* const kName = interned("__array_struct__");
-  const nb::object capsule = nb::steal(PyObject_GetAttr(object_, kName));
+  const nb::object capsule = nb::steal(PyObject_GetAttr(object_, names.array_struct));
   if (!capsule.is_valid()) throw nb::python_error();
   const auto* a = static_cast<const ArrayInterface*>(PyCapsule_GetPointer(capsule.ptr(), nullptr));
   if (a == nullptr || a->two != 2) {
@@ -225,30 +238,25 @@ namespace {
 
 /// object.__dlpack__(...), new style and old.
 nb::object call_dlpack(PyObject* object, bool old, PyObject* stream) {
-  static PyObject* const kMethod = interned("__dlpack__");
-  static PyObject* const kMaxVersion = Py_BuildValue("(ii)", 1, 3);
-  static PyObject* const kBoth = Py_BuildValue("(ss)", "max_version", "stream");
-  static PyObject* const kVersionOnly = Py_BuildValue("(s)", "max_version");
-  static PyObject* const kStreamOnly = Py_BuildValue("(s)", "stream");
-  PyObject* args[] = {object, old ? stream : kMaxVersion, stream};
-  PyObject* names = stream != nullptr ? (old ? kStreamOnly : kBoth) : (old ? nullptr : kVersionOnly);
-  return nb::steal(PyObject_VectorcallMethod(kMethod, args, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, names));
+  PyObject* args[] = {object, old ? stream : names.max_version, stream};
+  PyObject* keywords = stream != nullptr ? (old ? names.stream_alone : names.version_and_stream) : (old ? nullptr : names.version_alone);
+  return nb::steal(PyObject_VectorcallMethod(names.dlpack, args, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, keywords));
 }
 
 }  // namespace
 
-void TensorArg::take_dlpack(TypeRoute& route) {
-  static PyObject* const kDevice = interned("__dlpack_device__");
+void TensorArg::take_dlpack(bool old) {
   bool on_gpu = false;
-  const nb::object device = nb::steal(PyObject_VectorcallMethod(kDevice, &object_, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+  const nb::object device =
+      nb::steal(PyObject_VectorcallMethod(names.dlpack_device, &object_, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
   if (device.is_valid() && PyTuple_Check(device.ptr()) && PyTuple_Size(device.ptr()) == 2) {
     on_gpu = PyLong_AsLong(PyTuple_GetItem(device.ptr(), 0)) == dlpack::kCuda;
   }
   PyErr_Clear();
   // On a GPU work is queued in the framework's own stream, where the tensor is ready: -1 asks for no synchronisation.
   const nb::object stream = on_gpu ? nb::object(nb::int_(-1)) : nb::object();
-  nb::object capsule = call_dlpack(object_, route.old_dlpack, stream.ptr());
-  if (!capsule.is_valid() && !route.old_dlpack && PyErr_ExceptionMatches(PyExc_TypeError)) {
+  nb::object capsule = call_dlpack(object_, old, stream.ptr());
+  if (!capsule.is_valid() && !old && PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();
     capsule = call_dlpack(object_, true, stream.ptr());
     if (capsule.is_valid()) route_of(Py_TYPE(object_)).old_dlpack = true;

@@ -21,6 +21,9 @@ struct Place {
 
 std::string place_text(Place place);
 
+/// Once, before any tensor is taken.
+void prepare_tensors();
+
 /// Taken from an object by, in this order: __dlpack_c_exchange_api__ of its type; NumPy's __array_struct__ (which also knows bfloat16 and
 /// fp8 of ml_dtypes, and views that can't be written); __dlpack__, versioned and not; the buffer protocol. The object must live as long as
 /// this.
@@ -66,7 +69,7 @@ class TensorArg {
   void release();
   void take_exchange(const dlpack::ExchangeApi& api);
   void take_array_struct();
-  void take_dlpack(struct TypeRoute& route);
+  void take_dlpack(bool old);
   void take_buffer();
   void set(const kvloom_tensor& from);
 

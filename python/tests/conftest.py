@@ -1,10 +1,16 @@
-import sys
+import os
 import pathlib
+import sys
+import tempfile
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+# Variants are compiled for this run, and leave nothing behind.
+_cache = tempfile.TemporaryDirectory(prefix="kvloom-test-cache-")
+os.environ["KVLOOM_CACHE_DIR"] = _cache.name
 
 
 @pytest.fixture

@@ -215,7 +215,9 @@ def test_plans_of_other_engines(engine, plan, good):
 def test_keywords_that_are_none(engine, plan, good):
     with pytest.raises(TypeError, match="`output`: run has no such argument; did you mean `out`\\? There are: plan, q, k, v, out, lse, "):
         engine.run(plan, **good, output=good["q"])
-    with pytest.raises(TypeError, match="`block_tables`: plan has no such argument; did you mean `block_table`\\? There are: kv_len, qo_indptr, pages"):
+    with pytest.raises(
+        TypeError, match="`block_tables`: plan has no such argument; did you mean `block_table`\\? There are: kv_len, qo_indptr, pages"
+    ):
         engine.plan([1], block_tables=[[0]])
     with pytest.raises(TypeError, match="`x`: replan has no such argument; there are: plan, kv_len"):
         engine.replan(plan, [1], x=1)

@@ -188,6 +188,27 @@ def test_the_gil_is_released():
     assert during >= 3, (during, end - start)
 
 
+def test_fork():
+    """A process that was forked off has no threads of the pool's: it works by itself, with engines of before and of its own."""
+    program = textwrap.dedent("""
+        import os, signal
+        import numpy as np, kvloom
+        q = np.random.default_rng(0).standard_normal((300, 4, 64), dtype=np.float32)
+        engine = kvloom.Engine(kvloom.Spec(num_qo_heads=4, head_dim=64), max_requests=1, max_query_tokens=300, backend="cpu")
+        plan = engine.plan([300], [0, 300], list_indptr=[0])
+        wanted = engine.run(plan, q, q, q)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            same = np.array_equal(engine.run(plan, q, q, q), wanted) and np.array_equal(kvloom.attention(q, q, q), kvloom.attention(q, q, q))
+            del engine, plan
+            os._exit(7 if same else 1)
+        print(os.waitpid(child, 0)[1] >> 8, np.array_equal(engine.run(plan, q, q, q), wanted))
+    """)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("7 True\n", "")
+
+
 def test_ctrl_c():
     program = textwrap.dedent("""
         import numpy as np, kvloom, sys
