@@ -60,7 +60,10 @@ void prepare_tensors() {
            Py_BuildValue("(s)", "stream")};
 }
 
-std::string place_text(Place place) { return place.cuda ? "cuda:" + std::to_string(place.device) : "cpu"; }
+std::string place_text(Place place) {
+  if (!place.cuda) return "cpu";
+  return place.device < 0 ? "cuda" : "cuda:" + std::to_string(place.device);
+}
 
 const char* dtype_name(int32_t dtype) { return dtype >= 0 && dtype < 5 ? kTypes[dtype].name : "an unknown dtype"; }
 
@@ -322,7 +325,8 @@ void TensorArg::take_buffer() {
 bool TensorArg::is_at(Place place) const {
   const int32_t type = tensor_.device_type;
   if (!place.cuda) return on_host();
-  return type == dlpack::kPinned || type == dlpack::kManagedMemory || (type == dlpack::kCuda && tensor_.device_id == place.device);
+  return type == dlpack::kPinned || type == dlpack::kManagedMemory ||
+         (type == dlpack::kCuda && (place.device < 0 || tensor_.device_id == place.device));
 }
 
 bool TensorArg::contiguous() const {

@@ -16,7 +16,7 @@ namespace nb = nanobind;
 /// Where an engine or an operation runs.
 struct Place {
   bool cuda = false;
-  int32_t device = 0;  // ordinal, with cuda
+  int32_t device = 0;  // ordinal, with cuda; -1: any, of an engine without a device (Options.cuda_arch)
 };
 
 std::string place_text(Place place);

@@ -7,6 +7,8 @@ import pytest
 
 import kvloom
 import reference
+from exporters import CUDA, Exchange
+
 from reference import close
 
 f32 = np.float32
@@ -157,7 +159,14 @@ def test_words_and_pictures():
 def test_a_gpu_is_planned_for_without_one():
     engine = make_engine(backend="cuda", cuda_arch="sm_90a", dtype="bf16", head_dim=128)
     assert engine.backend == "cuda" and "sm90" in engine.explain()
-    engine.plan([30], block_table=np.arange(8).reshape(1, 8)).explain()
+    plan = engine.plan([30], block_table=np.arange(8).reshape(1, 8))
+    assert "1 request" in plan.explain()
+    q, k, out = (Exchange(np.zeros(s, np.uint16), device=(CUDA, 0), code=4) for s in ((1, HEADS, 128), (8, PAGE, KV_HEADS, 128), (1, HEADS, 128)))
+    pages = Exchange(np.zeros(8, np.int32), device=(CUDA, 0))
+    with pytest.raises(ValueError, match=r"`q`: expected \[1, 4, 128\] bf16 on cuda, got \[1, 4, 128\] bf16 on cpu"):
+        engine.run(plan, Exchange(np.zeros((1, HEADS, 128), np.uint16), code=4), k, k)
+    with pytest.raises((kvloom.Error, ValueError), match="cuda_arch"):
+        engine.run(plan, q, k, k, out=out, pages=pages)
 
 
 def test_spec_words():
