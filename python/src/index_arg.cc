@@ -90,6 +90,16 @@ void IndexArg::hold_64(std::vector<int64_t> values) {
   if (wide_.empty()) data_ = &kNothing;
 }
 
+void IndexArg::close_gaps() {
+  if (ndim_ != 2 || row_stride_ == shape_[1]) return;
+  std::vector<int64_t> values;
+  for (int64_t row = 0; row < shape_[0]; ++row) {
+    for (int64_t i = 0; i < shape_[1]; ++i) values.push_back((*this)[row * row_stride_ + i]);
+  }
+  hold_64(std::move(values));
+  row_stride_ = shape_[1];
+}
+
 void IndexArg::hold(std::vector<int32_t> values, const char* name) {
   name_ = name;
   given_ = true;

@@ -29,6 +29,8 @@ class IndexArg {
   const int64_t* as_int64(int64_t size, const char* label);
   /// As int32, all elements in row-major order.
   const int32_t* flat_int32();
+  /// A table whose rows are farther apart than they are long becomes a copy without gaps; on the host.
+  void close_gaps();
   /// Nothing but numbers: makes this hold `values`.
   void hold(std::vector<int32_t> values, const char* name);
   /// Keeps what is read alive beyond the call that took it.

@@ -110,6 +110,7 @@ struct AppendArg {
       raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
     }
     pages.take(table ? block_table : pages_in, table ? "block_table" : "pages", place);
+    if (!place.cuda) pages.close_gaps();
     batch.pages = pages.c();
     if (table) {
       if (pages.ndim() != 2)
@@ -117,7 +118,7 @@ struct AppendArg {
       batch.table_stride = pages.row_stride() > 0 ? pages.row_stride() : 1;
       batch.num_requests = int32_t(pages.shape(0));
     } else if (list_indptr.given()) {
-      batch.num_requests = int32_t(list_indptr.size() > 0 ? list_indptr.size() - 1 : 0);
+      batch.num_requests = int32_t(list_indptr.size());  // with an entry more, the last list is empty
     }
   }
 };

@@ -67,6 +67,12 @@ def test_append_then_attend(rng):
     csr = [np.full_like(x, np.nan) for x in (k, v)]
     kvloom.append_kv(k_new, v_new, *csr, request=request, pos=pos, pages=[5, 2, 7, 0, 6], list_indptr=[0, 3, 5])
     assert np.array_equal(k, csr[0], equal_nan=True)
+    short = [np.full_like(x, np.nan) for x in (k, v)]
+    kvloom.append_kv(k_new, v_new, *short, request=request, pos=pos, pages=[5, 2, 7, 0, 6], list_indptr=[0, 3])
+    assert np.array_equal(k, short[0], equal_nan=True)
+    gaps = [np.full_like(x, np.nan) for x in (k, v)]
+    kvloom.append_kv(k_new, v_new, *gaps, request=request, pos=pos, block_table=np.pad(table, ((0, 0), (0, 3)))[:, :3])
+    assert np.array_equal(k, gaps[0], equal_nan=True)
 
 
 def test_append_refuses_and_writes_nothing(rng):
