@@ -21,7 +21,8 @@ def python(program):
 def test_import_is_light():
     heavy = python("import sys, kvloom; print([m for m in ('numpy', 'torch', 'jax', 'cupy', 'ml_dtypes') if m in sys.modules])")
     assert heavy == "[]\n"
-    times = [float(python("import time; t = time.perf_counter(); import kvloom; print(time.perf_counter() - t)")) for _ in range(5)]
+    # In processor time: other processes of a busy machine are not the import.
+    times = [float(python("import time; t = time.process_time(); import kvloom; print(time.process_time() - t)")) for _ in range(5)]
     assert min(times) < 0.1, times
 
 
