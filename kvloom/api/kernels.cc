@@ -28,7 +28,7 @@ jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVar
   ParsedKey k = parse_kernel_key(key);
   const runtime::AttendKernel* family = family_of(k.family);
   require(k.task == "attend" && family != nullptr,
-          "kernel key: got \"{}\", wanted one of a GPU family, like attend.sm80.bf16.d128.paged.causal", key);
+          "kernel key: got \"{}\", wanted one of a GPU family, like attend.sm80.bf16.d128.paged.causal, or ops.any, plan.stream", key);
   require(k.fault.empty(), "kernel key: {}: got {}, wanted words in the order of contract/kernel_key.h", key, k.fault);
   require(k.user.empty() || (user != nullptr && k.user == user->name),
           "kernel key: got {} of {}, wanted the variant of that name; a key does not hold its text: give it by --variant FILE", key,
@@ -39,6 +39,14 @@ jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVar
   const std::string refusal = family->gpu.refusal(k.spec, target, k.fixed_split);
   if (!refusal.empty()) fail(ErrorCode::unsupported, "{}: no kernel for {}: {}", key, arch, refusal);
   return family->gpu.unit(k.spec, target, k.fixed_split);
+}
+
+/// What a key is compiled as: an attention unit entry by entry, or one of the programs that are the same for every spec.
+std::vector<jit::Program> programs_of(const std::string& key, const std::string& arch, const UserVariant* user) {
+  for (const jit::Program& program : {jit::ops_program(), jit::plan_program()}) {
+    if (program.key == key) return {program};
+  }
+  return unit_of(key, arch, user).programs();
 }
 
 /// The number before `word` in a line of ptxas' report; 0 if the word is not there.
@@ -112,29 +120,31 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
 }
 
 std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) {
+  for (const jit::Program& program : {jit::ops_program(), jit::plan_program()}) {
+    if (program.key == key) return program.text;
+  }
   return unit_of(key, arch, user).whole();
 }
 
 bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user) {
-  const jit::Unit unit = unit_of(key, arch, user);
+  const std::vector<jit::Program> programs = programs_of(key, arch, user);
   const jit::Cache cache = jit::Cache::of_environment();
   const auto is_cached = [&] {
-    const std::vector<jit::Program> programs = unit.programs();
     return std::all_of(programs.begin(), programs.end(), [&](const jit::Program& p) { return jit::is_cached(p, arch, cache); });
   };
   if (is_cached()) return false;
-  jit::cubins_of(unit, arch, cache);
+  jit::cubins_of(programs, arch, cache);
   if (!is_cached()) {
     fail(ErrorCode::io,
          "cache warm: {}: compiled for {}, but not kept: the cache ({}) can't be written; name a folder that can in KVLOOM_CACHE_DIR",
-         unit.key, arch, cache.folder().empty() ? "none" : cache.folder());
+         key, arch, cache.folder().empty() ? "none" : cache.folder());
   }
   return true;
 }
 
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user) {
   std::vector<KernelResources> list;
-  for (const jit::Program& program : unit_of(key, arch, user).programs()) {
+  for (const jit::Program& program : programs_of(key, arch, user)) {
     std::string log;
     jit::compile_program(program, arch, log);
     list.push_back(resources_of(log));

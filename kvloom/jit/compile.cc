@@ -103,8 +103,7 @@ std::string cubin_of(const Program& program, const std::string& arch, const Cach
       name, [&] { return compiled(program, arch); }, say_waiting);
 }
 
-std::vector<std::string> cubins_of(const Unit& unit, const std::string& arch, const Cache& cache) {
-  const std::vector<Program> programs = unit.programs();
+std::vector<std::string> cubins_of(const std::vector<Program>& programs, const std::string& arch, const Cache& cache) {
   std::vector<std::future<std::string>> others;
   for (size_t i = 1; i < programs.size(); ++i) {
     others.push_back(std::async(std::launch::async, [&programs, &arch, &cache, i] { return cubin_of(programs[i], arch, cache); }));

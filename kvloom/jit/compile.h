@@ -23,8 +23,8 @@ std::string cubin_of(const Program& program, const std::string& arch, const Cach
 /// The same, always compiled, never cached. `log`: the compiler's words, ptxas' resource lines among them.
 std::string compile_program(const Program& program, const std::string& arch, std::string& log);
 
-/// The cubins of all programs of `unit`, in their order, compiled side by side. Errors: those of cubin_of, of the first that fails.
-std::vector<std::string> cubins_of(const Unit& unit, const std::string& arch, const Cache& cache = Cache::of_environment());
+/// The cubins of all programs (one at least), in their order, compiled side by side. Errors: those of cubin_of, of the first that fails.
+std::vector<std::string> cubins_of(const std::vector<Program>& programs, const std::string& arch, const Cache& cache = Cache::of_environment());
 
 /// "sm_90a" of a compute capability: with the letter where the family has instructions of its own chips.
 std::string arch_of(int major, int minor);

@@ -61,7 +61,7 @@ AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, con
 }
 
 AttendModule load(const Device& device, const jit::Unit& unit) {
-  const std::vector<std::string> cubins = jit::cubins_of(unit, device.target().arch);
+  const std::vector<std::string> cubins = jit::cubins_of(unit.programs(), device.target().arch);
   const ContextGuard guard(device);
   AttendModule loaded;
   for (size_t i = 0; i < cubins.size(); ++i) {

@@ -23,7 +23,7 @@ run(${CMAKE_COMMAND} --install ${library_build} --prefix ${tree} --component kvl
 
 # No room behind the interface, and no header of a library that users don't have.
 file(GLOB_RECURSE headers RELATIVE ${tree}/include ${tree}/include/*)
-foreach(header api/engine.h api/ops.h api/kvloom.h contract/batch.h attn/state.h support/error.h plan/scheduler_config.h)
+foreach(header api/engine.h api/ops.h api/kvloom.h api/kvloom_device_plan.h contract/batch.h attn/state.h support/error.h plan/scheduler_config.h)
   if(NOT "kvloom/${header}" IN_LIST headers)
     message(FATAL_ERROR "kvloom/${header} was not installed")
   endif()

@@ -2,6 +2,7 @@
 #include "cli/bench/gpu_ceilings.h"
 #include "cli/bench/gpu_products.h"
 #include "cli/replay/gpu_machine.h"
+#include "kvloom/api/kernels.h"
 #include "kvloom/jit/compile.h"
 #include "kvloom/jit/unit.h"
 #include "tests/jit/nvrtc_here.h"
@@ -31,6 +32,18 @@ TEST(OtherUnits, AroundAttention) {
 TEST(OtherUnits, Planner) {
   NEED_NVRTC();
   expect_compiles(plan_program(), {"plan_stream"});
+}
+
+TEST(OtherUnits, AreKeysOfTheCacheToo) {
+  EXPECT_EQ(kernel_source("plan.stream", "sm_90a"), plan_program().text);
+  EXPECT_EQ(kernel_source("ops.any", "sm_80"), ops_program().text);
+  NEED_NVRTC();
+  for (const char* arch : {"sm_80", "sm_90a", "sm_100a"}) {
+    const std::vector<KernelResources> list = kernel_resources("plan.stream", arch);
+    ASSERT_EQ(list.size(), 1u);
+    EXPECT_EQ(list[0].entry, "plan_stream");
+    EXPECT_GT(list[0].registers, 0);
+  }
 }
 
 TEST(OtherUnits, OfAReplay) {

@@ -87,7 +87,7 @@ void spoil(Random& r, DeviceStep& s) {
 
 TEST(DevicePlan, RefusesWhatTheHostRefuses) {
   int refused[2] = {};
-  for (uint64_t seed = 0; seed < 6000; ++seed) {
+  for (uint64_t seed = 0; seed < 3000; ++seed) {
     DeviceStep s;
     make_device_step(seed, s);
     Random r(seed ^ 0x5eed);
@@ -118,8 +118,8 @@ TEST(DevicePlan, RefusesWhatTheHostRefuses) {
     const PlanView view = view_plan(both.got.data());
     for (int32_t indptr : view.cta_indptr) ASSERT_EQ(indptr, 0);
   }
-  EXPECT_GT(refused[0], 100);
-  EXPECT_GT(refused[1], 1000);
+  EXPECT_GT(refused[0], 50);
+  EXPECT_GT(refused[1], 500);
 }
 
 DeviceStep plain_step(std::vector<int32_t> q, std::vector<int32_t> kv, int32_t ctas = 7) {
