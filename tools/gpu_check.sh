@@ -2,15 +2,15 @@
 # gpu_check.sh OUT [BIN]: everything that a machine with a GPU shows: doctor, compile, tests, check, sanitizer, replay, bench. JSON and logs go
 # to the folder OUT. Needs the programs kvloom and test_cuda (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
 # toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
-# compute-sanitizer is run where it is installed.
-# STEPS (default: all, in this order: doctor warm tests check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
+# compute-sanitizer is run where it is installed; the Python package's tests where PYTHON (default python3) has it, torch and pytest.
+# STEPS (default: all, in this order: doctor warm tests python check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
 # set. Exit status 1 if any step failed.
 set -uo pipefail
 out=${1:?usage: gpu_check.sh OUT [BIN]}
 bin=${2:-$(dirname "$0")/../build/release/bin}
 kvloom=$bin/kvloom
 here=$(cd "$(dirname "$0")/.." && pwd)
-steps=${STEPS:-doctor warm tests check variants sanitize replay bench}
+steps=${STEPS:-doctor warm tests python check variants sanitize replay bench}
 mkdir -p "$out"
 export KVLOOM_CACHE_DIR=${KVLOOM_CACHE_DIR:-$out/cache}
 bad=0
@@ -73,6 +73,13 @@ if wanted warm; then
   grep real "$out/warm.err"
 fi
 wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=*Gpu*-Cuda*' "--gtest_output=json:$out/tests.json"
+if wanted python; then
+  if "${PYTHON:-python3}" -c 'import kvloom, torch, pytest' 2> /dev/null; then
+    step python env KVLOOM_TEST_GPU=1 "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider "$here/python/tests/test_gpu.py"
+  else
+    echo "== python: ${PYTHON:-python3} has not all of kvloom, torch and pytest: not run"
+  fi
+fi
 wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
 wanted variants && LINES_SHOWN=40 step variants variants
 if wanted sanitize; then
