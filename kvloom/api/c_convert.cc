@@ -321,6 +321,7 @@ DeviceBatch device_batch_of(const kvloom_device_batch* from, const char* functio
   to.pages = indices_of(b.pages, function, "pages");
   to.table_stride = b.table_stride;
   to.kv_tokens = b.kv_tokens;
+  to.lists_per_kv_head = b.lists_per_kv_head != 0;
   to.kv_position = static_cast<KvPosition>(b.kv_position);
   to.q_pos0 = b.q_pos0;
   to.prefix = b.prefix;

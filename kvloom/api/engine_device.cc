@@ -26,18 +26,19 @@ void check_sizes(const AttentionSpec& spec, const DeviceBatch& b) {
   const int32_t position = int32_t(b.kv_position);
   require(position >= 0 && position <= 2, "plan_on_device: kv_position: got {}, wanted linear, page_table or page_id", position);
   if (b.num_requests == 0) return;
+  const int64_t lists = int64_t(b.num_requests) * (b.lists_per_kv_head ? spec.num_kv_heads : 1);
   sized("qo_indptr", b.qo_indptr, int64_t(b.num_requests) + 1);
-  sized("kv_len", b.kv_len, b.num_requests);
+  sized("kv_len", b.kv_len, lists);
   if (b.table_stride > 0) {
     require(!b.list_indptr.given(), "plan_on_device: list_indptr: got one beside table_stride = {}, wanted either; a dense table has no indptr",
             b.table_stride);
     return;
   }
-  sized("list_indptr", b.list_indptr, b.list_indptr.size == b.num_requests ? b.num_requests : int64_t(b.num_requests) + 1);
+  sized("list_indptr", b.list_indptr, b.list_indptr.size == lists ? lists : lists + 1);
 }
 
 plan::DeviceArgs args_of(const AttentionSpec& spec, const Capacity& capacity, const plan::Planner& planner, const DeviceBatch& b) {
-  plan::DeviceArgs a = plan::device_args(spec, capacity, planner.config(), planner.layout(), {b.num_requests, b.max_q_len, b.num_tokens});
+  plan::DeviceArgs a = plan::device_args(spec, capacity, planner.config(), planner.layout(), {b.num_requests, b.max_q_len, b.num_tokens, b.lists_per_kv_head});
   a.qo_indptr = b.qo_indptr;
   a.kv_len = b.kv_len;
   a.list_indptr = b.list_indptr;
@@ -75,13 +76,13 @@ void check_can_plan(api::EngineState& s) {
 }  // namespace
 
 int64_t api::EngineState::device_table_bytes() const {
-  const plan::DeclaredStep largest = {capacity.max_requests, int32_t(capacity.max_query_tokens), capacity.max_query_tokens};
-  return plan::plan_table_bytes(largest.num_requests, plan::device_args(setup.spec, capacity, setup.config, planner.layout(), largest).max_tiles);
+  const plan::DeclaredStep largest = {capacity.max_requests, int32_t(capacity.max_query_tokens), capacity.max_query_tokens, true};
+  return plan::plan_table_bytes(plan::device_args(setup.spec, capacity, setup.config, planner.layout(), largest));
 }
 
 void api::EngineState::plan_on_device(PlanState& state, const DeviceBatch& batch, jit::CuStream stream) {
   check_sizes(setup.spec, batch);
-  const plan::DeclaredStep declared = {batch.num_requests, batch.max_q_len, batch.num_tokens};
+  const plan::DeclaredStep declared = {batch.num_requests, batch.max_q_len, batch.num_tokens, batch.lists_per_kv_head};
   const bool compute = plan::may_use_compute(setup.spec, setup.config, declared);
   const int number = !compute && own_planner[0] ? 1 : 0;
   const plan::Planner& used = *planner_number(number);

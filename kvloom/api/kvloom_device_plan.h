@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-/* Ragged, CSR and dense as in kvloom_batch. A step that is padded gives the padded numbers: a request of no query tokens is none, and rows of Q
+/* Ragged, CSR, dense and per head as in kvloom_batch. A step that is padded gives the padded numbers: a request of no query tokens is none, and rows of Q
  * behind qo_indptr[num_requests] are not touched. Defaults: all absent. */
 typedef struct kvloom_device_batch {
   uint32_t struct_size;
@@ -26,11 +26,12 @@ typedef struct kvloom_device_batch {
   int64_t num_tokens;         /* rows of Q and O in every run of the plan: at least qo_indptr[num_requests] */
   int32_t max_q_len;          /* most query tokens of a request: decides which kernel runs the step */
   int32_t kv_position;        /* KVLOOM_POSITION_ */
+  int32_t lists_per_kv_head;  /* a list a (request, KV head), at r * num_kv_heads + h; else lists are requests */
   kvloom_indices qo_indptr;   /* [num_requests + 1] rows of Q */
-  kvloom_indices kv_len;      /* [num_requests] tokens, the step's own included; with q_pos0 and a causal spec an upper bound will do */
-  kvloom_indices list_indptr; /* [num_requests] or [num_requests + 1] */
+  kvloom_indices kv_len;      /* [lists] tokens, the step's own included; with q_pos0 and a causal spec an upper bound will do */
+  kvloom_indices list_indptr; /* [lists] or [lists + 1] */
   kvloom_indices pages;       /* page ids, not read by the planner; ragged: none */
-  int64_t table_stride;       /* > 0: pages is a block table [num_requests, table_stride], and there is no list_indptr */
+  int64_t table_stride;       /* > 0: pages is a block table [lists, table_stride], and there is no list_indptr */
   int64_t kv_tokens;          /* ragged: tokens that K and V have */
   const int32_t* q_pos0;      /* [num_requests] position of a request's first query token; NULL: kv_len - q_len */
   const int32_t* prefix;      /* [num_requests] keys at kv_pos < prefix are kept whatever the window says; NULL: 0 */

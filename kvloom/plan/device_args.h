@@ -54,6 +54,8 @@ enum class PlanFault : int32_t {
 struct PlanVerdict {
   PlanFault fault;
   int32_t request;
+  int32_t kv_head;  // lists a KV head: whose; else -1
+  int32_t reserved;
   int64_t got;
   int64_t wanted;  // the bound that was broken
 };
@@ -62,18 +64,20 @@ struct PlanVerdict {
 struct DeviceArgs {
   // The step.
   IndexView qo_indptr;   // [num_requests + 1]
-  IndexView kv_len;      // [num_requests]
-  IndexView list_indptr; // [num_requests] or [num_requests + 1]; not given with table_stride
+  IndexView kv_len;      // [lists]
+  IndexView list_indptr; // [lists] or [lists + 1]; not given with table_stride
   int64_t table_stride = 0;
   int64_t num_entries = 0;  // of `pages`; ragged: tokens of K and V
   const int32_t* q_pos0 = nullptr;
   const int32_t* prefix = nullptr;
   KvPosition kv_position = KvPosition::linear;
   int32_t num_requests = 0;
+  int32_t request_lists = 1;  // lists of a request: one, or one a KV head ...
+  bool per_head = false;      // ... which this says (there may be one head)
   int32_t max_q_len = 0;      // of a request
   int32_t max_tiles = 0;      // that a step of so many tokens in so many requests may have
   int32_t num_tokens = 0;     // rows of Q and O
-  int64_t max_kv_tokens = 0;  // of all requests; 0: not bounded
+  int64_t max_kv_tokens = 0;  // of all requests, the mean of the heads; 0: not bounded
   // What is fixed.
   int32_t group_size = 1;
   int32_t num_kv_heads = 1;
@@ -94,9 +98,10 @@ struct DeviceArgs {
   char* tables = nullptr;  // nullptr: shared memory; else of plan_table_bytes()
 };
 
-/// Bytes of the tables of a step with that many requests and tiles: tiles first, groups behind them.
-KVLOOM_HD constexpr int64_t plan_table_bytes(int64_t requests, int64_t tiles) {
-  return tiles * int64_t(sizeof(PlannedTile)) + requests * int64_t(sizeof(PlannedGroup));
+/// Bytes of the tables of a step with that many lists and tiles: tiles first, groups behind them.
+KVLOOM_HD constexpr int64_t plan_table_bytes(int64_t lists, int64_t tiles) {
+  return tiles * int64_t(sizeof(PlannedTile)) + lists * int64_t(sizeof(PlannedGroup));
 }
+KVLOOM_HD constexpr int64_t plan_table_bytes(const DeviceArgs& a) { return plan_table_bytes(int64_t(a.num_requests) * a.request_lists, a.max_tiles); }
 
 }  // namespace kvloom::plan

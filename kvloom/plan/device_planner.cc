@@ -76,6 +76,8 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
   check_step(capacity, step);
   DeviceArgs a;
   a.num_requests = step.num_requests;
+  a.per_head = step.lists_per_kv_head;
+  a.request_lists = step.lists_per_kv_head ? spec.num_kv_heads : 1;
   a.max_q_len = step.max_q_len;
   a.num_tokens = int32_t(step.num_tokens);
   a.max_kv_tokens = capacity.max_kv_tokens;
@@ -89,12 +91,12 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
   a.keep_whole_margin = config.keep_whole_margin;
   for (int c = 0; c < 2; ++c) {
     a.shape[c] = TileShape::of(a.group_size, config.classes[c].tile_rows);
-    a.runs[c] = head_runs(config.classes[c], spec.num_kv_heads);
+    a.runs[c] = step.lists_per_kv_head ? HeadRuns{1, 1, 1} : head_runs(config.classes[c], spec.num_kv_heads);
   }
   a.unit_runs = FastDivide(uint32_t(a.runs[0].runs));
   a.header = header_of(config, layout);
   for (int uses = 0; uses < 4; ++uses) a.graph_keys[uses] = graph_key(spec, a.header, uses & 1, uses & 2);
-  a.max_tiles = int32_t(max_tiles(a, longest(spec, config, step), step));
+  a.max_tiles = int32_t(max_tiles(a, longest(spec, config, step), step) * a.request_lists);
   return a;
 }
 
@@ -103,7 +105,8 @@ void check_verdict(const PlanVerdict& v) {
     fail(ErrorCode::over_capacity, "plan: {}: got {}, wanted at most {} = {}; make the engine for a larger Capacity", what, v.got, limit_name, v.wanted);
   };
   const auto refuse = [&](const char* array, const std::string& wanted) {
-    fail(ErrorCode::invalid_argument, "plan: {}: request {}: got {}, wanted {}", array, v.request, v.got, wanted);
+    const std::string head = v.kv_head >= 0 ? kvloom::format(", KV head {}", v.kv_head) : "";
+    fail(ErrorCode::invalid_argument, "plan: {}: request {}{}: got {}, wanted {}", array, v.request, head, v.got, wanted);
   };
   switch (v.fault) {
     case PlanFault::none: return;

@@ -16,6 +16,7 @@ struct DeclaredStep {
   int32_t num_requests = 0;
   int32_t max_q_len = 0;   // query tokens of a request
   int64_t num_tokens = 0;  // rows of Q and O: query tokens of all requests, padding included
+  bool lists_per_kv_head = false;
 };
 
 /// True if a step so declared may have items of class 1, the compute-bound ones.

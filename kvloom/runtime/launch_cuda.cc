@@ -107,7 +107,7 @@ void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes
   args.plan = plan.device_.data() + plan.layout_.plan;
   args.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.verdict = reinterpret_cast<plan::PlanVerdict*>(plan.planner_.data());
-  if (plan::plan_table_bytes(args.num_requests, args.max_tiles) > plan::kPlanTableBytes) args.tables = plan.planner_.data() + kAlign;
+  if (plan::plan_table_bytes(args) > plan::kPlanTableBytes) args.tables = plan.planner_.data() + kAlign;
   launch_plan(device_, args, stream);
   if (!capturing) plan.copied_[plan.now_].record(stream);
   plan.entry_ = &entry;

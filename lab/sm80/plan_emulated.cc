@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     std::vector<uint32_t> counters(size_t(planner.layout().max_units), 0xa5a5a5a5u);
     plan::PlanVerdict verdict{};
     plan::DeviceArgs a = device_args_of(s, planner.layout(), s.b.batch);
-    std::vector<char> tables(size_t(plan::plan_table_bytes(a.num_requests, a.max_tiles)));
+    std::vector<char> tables(size_t(plan::plan_table_bytes(a)));
     a.plan = got.data(), a.counters = counters.data(), a.verdict = &verdict;
     a.tables = tables.size() > plan::kPlanTableBytes ? tables.data() : nullptr;
     simt::launch([](const void* p) { plan_stream(*static_cast<const plan::DeviceArgs*>(p)); }, &a, 1, device_plan::kThreads,

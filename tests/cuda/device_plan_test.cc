@@ -77,7 +77,7 @@ TEST_F(GpuDevicePlan, TheHostsBytesOfRandomSteps) {
     if (there.prefix != nullptr) there.prefix = arrays.put(there.prefix, there.num_requests);
     arrays.upload();
     plan::DeviceArgs a = device_args_of(s, planner.layout(), there);
-    const int64_t table_bytes = plan::plan_table_bytes(a.num_requests, a.max_tiles);
+    const int64_t table_bytes = plan::plan_table_bytes(a);
     grow(plan, want.bytes);
     grow(counting, planner.layout().counter_bytes);
     grow(tables, table_bytes);

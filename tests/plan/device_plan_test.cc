@@ -60,12 +60,12 @@ TEST(DevicePlan, TheHostsBytes) {
 void spoil(Random& r, DeviceStep& s) {
   TestBatch& b = s.b;
   if (b.kv_len.empty()) return;
-  const size_t i = size_t(r.in(0, int32_t(b.kv_len.size()) - 1));
+  const size_t i = size_t(r.in(0, int32_t(b.kv_len.size()) - 1)), request = i * (b.qo_indptr.size() - 1) / b.kv_len.size();
   s.capacity.max_kv_tokens = 0;  // one thing at a time: which of two is named first is not said
   switch (r.in(0, 9)) {
     case 0: b.kv_len[i] = -r.in(1, 1000); break;
     case 1: b.kv_len[i] = r.of({(1 << 29) + 1, INT32_MAX, 1 << 29}); break;
-    case 2: b.qo_indptr[i + 1] -= r.of({1, 50, 1 << 30}); break;
+    case 2: b.qo_indptr[request + 1] -= r.of({1, 50, 1 << 30}); break;
     case 3: b.qo_indptr[0] = r.of({-1, 1}); break;
     case 4: b.list_indptr[i] = r.of({-1, int32_t(b.list_indptr[i]) + 1, INT32_MAX}); break;
     case 5:
@@ -77,10 +77,10 @@ void spoil(Random& r, DeviceStep& s) {
       break;
     case 7: b.kv_len[i] += r.in(1, 300); break;
     case 8:
-      if (!b.q_pos0.empty()) b.q_pos0[i] = r.of({(1 << 29) + 1, -(1 << 29) - 1, INT32_MIN, 1 << 29});
+      if (!b.q_pos0.empty()) b.q_pos0[request] = r.of({(1 << 29) + 1, -(1 << 29) - 1, INT32_MIN, 1 << 29});
       break;
     case 9:
-      if (!b.prefix.empty()) b.prefix[i] = -1;
+      if (!b.prefix.empty()) b.prefix[request] = -1;
       break;
   }
 }

@@ -56,6 +56,9 @@ inline void add_device_requests(Random& r, DeviceStep& s) {
   const int32_t requests = r.of({r.in(0, 8), r.in(0, 40), r.in(0, 130), r.chance(15) ? r.in(300, 1100) : r.in(1, 3)});
   const int32_t kind = r.in(0, 3), lengths = r.in(0, 4), mean = r.of({3, 64, 500, 4000}), draft = r.in(1, 8);
   const int32_t page = s.spec.storage == Storage::ragged ? 1 : s.spec.page_size;
+  const bool per_head = r.chance(15);
+  const int32_t more_lists = per_head ? s.spec.num_kv_heads - 1 : 0;
+  s.b.batch.lists_per_kv_head = per_head;
   for (int32_t i = 0; i < requests; ++i) {
     const int32_t some = r.in(0, 40), many = r.in(1, 300);
     const int32_t q = kind == 0 ? 1 : kind == 1 ? draft : kind == 2 ? r.of({0, 1, 1, 1, some}) : r.of({1, 1, 1, 2, 0, many});
@@ -64,6 +67,10 @@ inline void add_device_requests(Random& r, DeviceStep& s) {
     s.b.qo_indptr.push_back(s.b.qo_indptr.back() + q);
     s.b.kv_len.push_back(kv);
     s.b.list_indptr.push_back(s.b.list_indptr.back() + (kv + page - 1) / page + r.of({0, 0, 0, 2}));
+    for (int32_t h = 0; h < more_lists; ++h) {
+      s.b.kv_len.push_back(r.of({kv, r.in(0, kv)}));
+      s.b.list_indptr.push_back(s.b.list_indptr.back() + (s.b.kv_len.back() + page - 1) / page + r.of({0, 0, 0, 2}));
+    }
     s.b.prefix.push_back(r.of({0, 0, 5, 700}));
     s.b.q_pos0.push_back(r.of({kv - q, kv - q + r.in(-5, 5), r.in(-5, 150)}));
   }
@@ -76,19 +83,19 @@ inline void make_device_step(uint64_t seed, DeviceStep& s) {
   s.spec = device_spec(r);
   s.config = device_config(r);
   add_device_requests(r, s);
-  const int32_t requests = int32_t(s.b.kv_len.size());
+  const int32_t requests = int32_t(s.b.qo_indptr.size()) - 1, lists = int32_t(s.b.kv_len.size());
   if (s.spec.storage == Storage::paged) s.b.pages.resize(size_t(s.b.list_indptr.back()) + size_t(r.of({0, 1})));
   if (s.spec.storage == Storage::paged && requests > 0 && r.chance(25)) {
     int64_t stride = 1;
     for (int32_t kv : s.b.kv_len) stride = std::max<int64_t>(stride, (kv + s.spec.page_size - 1) / s.spec.page_size + r.of({0, 1}));
     s.b.batch.table_stride = stride;
-    s.b.pages.resize(size_t(stride * requests));
+    s.b.pages.resize(size_t(stride * lists));
   }
   if (s.spec.storage == Storage::paged && r.chance(10)) s.b.batch.kv_position = KvPosition::page_id;
   s.bind();
-  if (s.b.batch.table_stride == 0 && r.chance(30)) s.b.batch.list_indptr.size = requests;
+  if (s.b.batch.table_stride == 0 && r.chance(30)) s.b.batch.list_indptr.size = lists;
   s.capacity = capacity_of(s.b);
-  s.declared = {requests, 0, s.b.tokens()};
+  s.declared = {requests, 0, s.b.tokens(), s.b.batch.lists_per_kv_head};
   for (int32_t i = 0; i < requests; ++i) s.declared.max_q_len = std::max(s.declared.max_q_len, s.b.qo_indptr[size_t(i) + 1] - s.b.qo_indptr[size_t(i)]);
   if (r.chance(40)) {  // declared larger than it is, in an engine for more
     const int32_t more = r.of({1, 7, 300});

@@ -47,7 +47,7 @@ struct SerialBlock {
 inline void plan_serially(plan::DeviceArgs args) {
   static thread_local const auto memory = std::make_unique<device_plan::Memory>();
   static thread_local std::vector<char> tables;
-  tables.resize(std::max(tables.size(), size_t(plan::plan_table_bytes(args.num_requests, args.max_tiles))));
+  tables.resize(std::max(tables.size(), size_t(plan::plan_table_bytes(args))));
   SerialBlock block;
   device_plan::plan_step(block, args, *memory, args.tables != nullptr ? args.tables : tables.data());
 }

@@ -119,7 +119,7 @@ KVLOOM_HD void put_unit(Block&, const Step& s, int32_t u) {
   const Cut& cut = m.cut[m.unit_cut[u]];
   const plan::PlannedTile& t = s.tiles[cut.tile];
   const int32_t run = cut.unit - t.first_unit, parts = m.unit_touch[u + 1] - m.unit_touch[u];
-  s.units()[u] = {s.groups[t.group].token_begin * s.args.group_size + t.row_begin, t.row_count, run * s.runs(t.kernel_class).heads, s.heads_of(t, run),
+  s.units()[u] = {s.groups[t.group].token_begin * s.args.group_size + t.row_begin, t.row_count, s.kv_head_of(t, run), s.heads_of(t, run),
                   m.unit_touch[u], parts, parts};
   s.args.counters[u] = 0;
 }

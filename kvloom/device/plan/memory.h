@@ -113,6 +113,11 @@ struct Step {
     return last * run_cost(t, 0).unit + run_cost(t, last).unit;
   }
 
+  /// First KV head of a run.
+  KVLOOM_HD int32_t kv_head_of(const plan::PlannedTile& t, int32_t run) const {
+    return args.per_head ? t.group % args.request_lists : run * runs(t.kernel_class).heads;  // a request's groups lie head by head
+  }
+
   template <class T>
   KVLOOM_HD T* section(int64_t offset) const { return reinterpret_cast<T*>(static_cast<char*>(args.plan) + offset); }
   KVLOOM_HD PlanHeader* header() const { return section<PlanHeader>(0); }
@@ -132,7 +137,7 @@ struct Step {
     item.kv_end = t.kv_end;
     item.partial_row = -1;
     item.row_count = t.row_count;
-    item.kv_head = uint16_t(run * runs(t.kernel_class).heads);
+    item.kv_head = uint16_t(kv_head_of(t, run));
     item.kv_head_count = uint8_t(heads_of(t, run));
     item.kernel_class = uint8_t(t.kernel_class);
     return item;

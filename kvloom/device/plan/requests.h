@@ -5,8 +5,9 @@
 
 namespace kvloom::device_plan {
 
-/// A request's numbers, and what is wrong with them.
+/// A list's numbers and its request's, and what is wrong with them.
 struct Request {
+  int32_t request, kv_head;
   int64_t begin, q_len, kv_len, list_begin;
   int32_t q_pos0, prefix;
   plan::PlanFault fault;
@@ -19,7 +20,7 @@ KVLOOM_HD bool refuse(Request& r, bool broken, plan::PlanFault fault, int64_t go
   return true;
 }
 
-KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int32_t i, int64_t next, bool closed, Request& r) {
+KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, bool closed, Request& r) {
   const int64_t need = r.fault == plan::PlanFault::none ? plan::list_entries(a.page_size, r.kv_len) : 0;
   if (a.table_stride > 0) {
     refuse(r, need > a.table_stride, plan::PlanFault::list_length, need, a.table_stride);
@@ -34,26 +35,28 @@ KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int32_t i, int64_t next, bo
   refuse(r, need > 0 && (r.list_begin > a.num_entries || r.list_begin + need > a.num_entries), plan::PlanFault::list_end, r.list_begin + need, a.num_entries);
 }
 
-KVLOOM_HD Request read_request(const plan::DeviceArgs& a, int32_t i) {
+/// Of list `l`.
+KVLOOM_HD Request read_request(const plan::DeviceArgs& a, int32_t l) {
+  const int32_t i = a.per_head ? l / a.request_lists : l;
   // All loads first: none waits for another.
-  const bool table = a.table_stride > 0, closed = !table && a.list_indptr.size > a.num_requests;
-  const int64_t begin = a.qo_indptr[i], end = a.qo_indptr[i + 1], kv_len = a.kv_len[i];
-  const int64_t list = table ? i * a.table_stride : a.list_indptr[i], next = closed ? a.list_indptr[i + 1] : 0;
+  const bool table = a.table_stride > 0, closed = !table && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists;
+  const int64_t begin = a.qo_indptr[i], end = a.qo_indptr[i + 1], kv_len = a.kv_len[l];
+  const int64_t list = table ? l * a.table_stride : a.list_indptr[l], next = closed ? a.list_indptr[l + 1] : 0;
   const int32_t prefix = a.prefix ? a.prefix[i] : 0, given_pos = a.q_pos0 ? a.q_pos0[i] : 0;
-  Request r{begin, end - begin, kv_len, list, given_pos, prefix, plan::PlanFault::none, 0, 0};
+  Request r{i, a.per_head ? l - i * a.request_lists : -1, begin, end - begin, kv_len, list, given_pos, prefix, plan::PlanFault::none, 0, 0};
   refuse(r, i == 0 && begin != 0, plan::PlanFault::first_token, begin, 0);
   refuse(r, end < begin, plan::PlanFault::token_order, end, begin);
   refuse(r, end > a.num_tokens, plan::PlanFault::query_tokens, end, a.num_tokens);
   refuse(r, r.q_len > a.max_q_len, plan::PlanFault::query_length, r.q_len, a.max_q_len);
   refuse(r, kv_len < 0 || kv_len > plan::kMaxListTokens, plan::PlanFault::kv_length, kv_len, plan::kMaxListTokens);
-  judge_list(a, i, next, closed, r);
+  judge_list(a, next, closed, r);
   refuse(r, given_pos > plan::kMaxListTokens || given_pos < -plan::kMaxListTokens, plan::PlanFault::position, given_pos, plan::kMaxListTokens);
   refuse(r, prefix < 0, plan::PlanFault::prefix, prefix, 0);
   if (!a.q_pos0) r.q_pos0 = plan::default_q_pos0(kv_len, r.q_len);
   return r;
 }
 
-/// What all requests together say. `first_fault`: the first request that has one.
+/// What all lists together say. `first_fault`: the first that has one.
 struct Judged {
   int64_t kv_tokens = 0;
   int32_t first_fault = kNone;
@@ -87,20 +90,23 @@ KVLOOM_HD plan::PlanVerdict make_groups(Block& block, Step& s, Totals& totals) {
   const auto write = [&](int32_t i, const Request& r, const GroupSum& before) {
     if (r.fault != plan::PlanFault::none || r.q_len == 0) return;
     RowGroup g{};
-    plan::set_flat_group(g, i, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, a.kv_position);
+    plan::set_flat_group(g, r.request, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, a.kv_position);
+    g.kv_head = r.kv_head;
     block.put(&s.row_groups()[before.groups], g);
     s.groups[before.groups] = {before.tiles, int32_t(r.begin), int32_t(r.q_len), int32_t(r.kv_len), r.q_pos0, r.prefix};
   };
-  const GroupSum sum = block.template scan<Request, GroupSum>(a.num_requests, read, write);
+  const GroupSum sum = block.template scan<Request, GroupSum>(a.num_requests * a.request_lists, read, write);
   const Judged judged = block.reduce(mine);
   totals.groups = sum.groups;
   totals.tiles = sum.tiles;
   if (judged.first_fault < kNone) {
     const Request r = read_request(a, judged.first_fault);
-    return {r.fault, judged.first_fault, r.got, r.wanted};
+    return {r.fault, r.request, r.kv_head, 0, r.got, r.wanted};
   }
-  if (a.max_kv_tokens > 0 && judged.kv_tokens > a.max_kv_tokens) return {plan::PlanFault::kv_tokens, -1, judged.kv_tokens, a.max_kv_tokens};
-  return {plan::PlanFault::none, -1, 0, 0};
+  if (a.max_kv_tokens > 0 && judged.kv_tokens > a.max_kv_tokens * a.request_lists) {
+    return {plan::PlanFault::kv_tokens, -1, -1, 0, ceil_div<int64_t>(judged.kv_tokens, a.request_lists), a.max_kv_tokens};
+  }
+  return {plan::PlanFault::none, -1, -1, 0, 0, 0};
 }
 
 }  // namespace kvloom::device_plan

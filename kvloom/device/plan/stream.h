@@ -59,11 +59,11 @@ KVLOOM_HD void put_header(Block& block, Step& s, const Totals& totals, const Cou
     h.cost_total = uint64_t(counts.cost_total);
     h.cost_max = uint64_t(counts.cost_max);
     *s.header() = h;
-    *s.args.verdict = {plan::PlanFault::none, -1, 0, 0};
+    *s.args.verdict = {plan::PlanFault::none, -1, -1, 0, 0, 0};
   });
 }
 
-/// `tables`: of plan::plan_table_bytes(args.num_requests, args.max_tiles).
+/// `tables`: of plan::plan_table_bytes(args).
 template <class Block>
 KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
   Step s(args, memory, tables);
@@ -71,7 +71,7 @@ KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& mem
   plan::PlanVerdict verdict = make_groups(block, s, totals);
   if (verdict.fault != plan::PlanFault::none) return put_refusal(block, s, verdict);
   make_tiles(block, s, totals);
-  if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, totals.cost, plan::kMaxStepCost});
+  if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, -1, 0, totals.cost, plan::kMaxStepCost});
   put_header(block, s, totals, schedule(block, s, totals));
 }
 
