@@ -253,6 +253,37 @@ TEST_F(GpuDevicePlan, BadLengthsMakeEveryRowNaN) {
   engine.check(plan, stream.handle());
 }
 
+// What engines promise: a table whose rows are longer than the requests, lengths that are no shorter than the true ones, and where queries stand.
+TEST_F(GpuDevicePlan, UpperBoundsOfLengthsInADenseTable) {
+  const Capacity capacity{4, 8, 8000, 0, 0};
+  Engine engine(gpu_spec(), capacity, stream_options());
+  Step s = make_step({{1, 900}, {2, 70}, {4, 400}, {1, 30}});
+  constexpr int32_t kStride = 90;  // pages of 16
+  std::vector<int32_t> table(4 * kStride, INT32_MAX), upper, first;
+  for (size_t r = 0; r < 4; ++r) {
+    for (int64_t i = s.list_indptr[r]; i < s.list_indptr[r + 1]; ++i) table[r * kStride + size_t(i - s.list_indptr[r])] = s.pages[size_t(i)];
+    upper.push_back(s.kv_len[r] + 500);
+    first.push_back(s.kv_len[r] - s.requests[r].q_len);
+  }
+  const GpuBuffer qo = put(s.qo_indptr), lengths = put(upper), positions = put(first), pages = put(table);
+  DeviceBatch batch;
+  batch.num_requests = 4, batch.num_tokens = 8, batch.max_q_len = 4;
+  batch.qo_indptr = IndexView(qo.as<int32_t>(), 5);
+  batch.kv_len = IndexView(lengths.as<int32_t>(), 4);
+  batch.q_pos0 = positions.as<int32_t>();
+  batch.pages = IndexView(pages.as<int32_t>(), int64_t(table.size()));
+  batch.table_stride = kStride;
+  GpuStep g(s);
+  g.tensors.pages = {};
+  GpuStream stream(0);
+  Plan plan = engine.plan_on_device(batch, stream.handle());
+  engine.run(plan, g.tensors, stream.handle());
+  stream.synchronize();
+  expect_device_right(g, s);
+  engine.check(plan, stream.handle());
+  for (const WorkItem& item : plan.view().items) EXPECT_LE(item.kv_end, s.kv_len[size_t(plan.view().groups[item.group].request)]);
+}
+
 TEST_F(GpuDevicePlan, FromC) {
   const Capacity capacity{4, 8, 4000, 0, 0};
   Step s = make_step({{1, 900}, {2, 70}, {4, 400}, {1, 30}});
