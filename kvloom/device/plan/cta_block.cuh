@@ -44,6 +44,32 @@ __device__ __forceinline__ T warp_join(T x) {
   return x;
 }
 
+inline constexpr int kWarpKeys = 64;
+/// Keys of a bitonic network that a warp has in registers: a lane those at places `place` and `place` + 32.
+struct WarpKeys {
+  uint64_t key[2];
+  int32_t place;
+
+  /// Steps `apart` (32 at most) and less of the stage that makes sorted runs of `run`.
+  __device__ __forceinline__ void merge(int32_t run, int apart) {
+    if (apart == 32) {
+      const bool swap = (key[0] > key[1]) == ((place & run) == 0);
+      const uint64_t first = key[0];
+      key[0] = swap ? key[1] : first, key[1] = swap ? first : key[1];
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      if (step > apart) continue;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const uint64_t other = from_across(key[i], step);
+        const bool lower = (place & step) == 0, up = ((place + 32 * i) & run) == 0;
+        key[i] = (other < key[i]) == (lower == up) ? other : key[i];
+      }
+    }
+  }
+};
+
 class CtaBlock {
  public:
   __device__ __forceinline__ explicit CtaBlock(CtaMemory& m) : m_(m), thread_(int(threadIdx.x)), warp_(thread_ >> 5), lane_(thread_ & 31) {}
@@ -102,15 +128,20 @@ class CtaBlock {
     return all;
   }
   __device__ __forceinline__ bool any(bool mine) { return __syncthreads_or(mine) != 0; }
-  /// A bitonic network over the next power of two, filled up with what comes last.
+  /// A bitonic network over the next power of two, filled up with what comes last: steps of up to 32 places in a warp's registers, others in shared
+  /// memory.
   __device__ __forceinline__ void sort(uint64_t* keys, int32_t n) {
-    int32_t size = 1;
+    int32_t size = kWarpKeys;
     while (size < n) size *= 2;
     each(size - n, [&](int32_t i) { keys[n + i] = ~uint64_t(0); });
+    each_chunk(keys, size, [&](WarpKeys& chunk) {
+#pragma unroll
+      for (int run = 2; run <= kWarpKeys; run *= 2) chunk.merge(run, run / 2);
+    });
 #pragma unroll 1
-    for (int32_t run = 2; run <= size; run *= 2) {
+    for (int32_t run = 2 * kWarpKeys; run <= size; run *= 2) {
 #pragma unroll 1
-      for (int32_t apart = run / 2; apart > 0; apart /= 2) {
+      for (int32_t apart = run / 2; apart >= kWarpKeys; apart /= 2) {
         each(size / 2, [&](int32_t i) {
           const int32_t a = 2 * i - (i & (apart - 1)), b = a + apart;
           const uint64_t x = keys[a], y = keys[b];
@@ -118,6 +149,7 @@ class CtaBlock {
           keys[a] = y, keys[b] = x;
         });
       }
+      each_chunk(keys, size, [&](WarpKeys& chunk) { chunk.merge(run, kWarpKeys / 2); });
     }
   }
   template <class T>
@@ -132,6 +164,17 @@ class CtaBlock {
   }
 
  private:
+  /// f(keys [64 w, 64 w + 64) in the registers of warp w), then they are written back.
+  template <class F>
+  __device__ __forceinline__ void each_chunk(uint64_t* keys, int32_t size, F&& f) {
+#pragma unroll 1
+    for (int32_t first = warp_ * kWarpKeys; first < size; first += kWarps * kWarpKeys) {
+      WarpKeys chunk{{keys[first + lane_], keys[first + 32 + lane_]}, first + lane_};
+      f(chunk);
+      keys[first + lane_] = chunk.key[0], keys[first + 32 + lane_] = chunk.key[1];
+    }
+    __syncthreads();
+  }
   template <class T>
   __device__ __forceinline__ T* sums() { return reinterpret_cast<T*>(m_.sums); }
   template <class T>

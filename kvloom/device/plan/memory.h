@@ -5,7 +5,7 @@
 //   scan<State, Sum>(n, load, store)  store(i, state, sum of load(j, state) over j < i); returns the sum of all
 //   reduce(mine)                      T::join of what the threads have gathered
 //   any(mine)                         true if it is for some thread
-//   sort(keys, n)                     ascending; the array has room up to the next power of two
+//   sort(keys, n)                     ascending; the array has room up to the next power of two, 64 at least
 //   put(to, x)                        a struct of multiples of 16 bytes into the plan
 // and what threads keep between phases lies in this file's structs, in shared memory.
 #pragma once
