@@ -75,7 +75,7 @@ fi
 wanted tests && LINES_SHOWN=12 step tests env KVLOOM_TEST_GPU=1 "$bin/test_cuda" '--gtest_filter=*Gpu*-Cuda*' "--gtest_output=json:$out/tests.json"
 if wanted python; then
   if "${PYTHON:-python3}" -c 'import kvloom, torch, pytest' 2> /dev/null; then
-    step python env KVLOOM_TEST_GPU=1 "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider "$here/python/tests/test_gpu.py"
+    step python env KVLOOM_TEST_GPU=1 "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider "$here"/python/tests/test_gpu*.py
   else
     echo "== python: ${PYTHON:-python3} has not all of kvloom, torch and pytest: not run"
   fi

@@ -8,7 +8,7 @@ import typing
 from . import _core
 from ._engine import Engine
 from ._engines import engine_for
-from ._frameworks import on_host, to_device
+from ._frameworks import int_list, on_host, to_device
 from ._sparse import BlockSparse
 from ._spec import Capacity, Options, Rope, Spec, Variant
 
@@ -168,7 +168,7 @@ def _ragged(tokens: int, kv_tokens: int, qo_indptr, kv_indptr):
         raise ValueError(f"`{missing}`: expected it beside `{given}`, got None")
     if qo_indptr is None:
         qo_indptr, kv_indptr = [0, tokens], [0, kv_tokens]
-    begins = [int(x) for x in kv_indptr]
+    begins = int_list(kv_indptr)
     if len(begins) != len(qo_indptr):
         raise ValueError(f"`kv_indptr`: expected {len(qo_indptr)} entries, as `qo_indptr` has, got {len(begins)}")
     return begins, [end - begin for begin, end in zip(begins, begins[1:])], qo_indptr

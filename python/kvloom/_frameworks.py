@@ -16,6 +16,11 @@ def dtype_name(dtype) -> str:
     return short
 
 
+def torch_dtype(short: str):
+    """torch's dtype of f32, f16, bf16, e4m3 or e5m2."""
+    return getattr(sys.modules["torch"], _NAMES[short])
+
+
 def framework_of(tensor) -> str:
     """The top-level module of a tensor's type: "numpy", "torch", "cupy", "jaxlib", ..."""
     for base in type(tensor).__mro__:
@@ -41,7 +46,7 @@ def empty(like, shape, dtype: str):
     framework = framework_of(like)
     if framework == "torch":
         torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, _NAMES[dtype]), device=like.device)
+        return torch.empty(shape, dtype=torch_dtype(dtype), device=like.device)
     if framework == "cupy":
         return sys.modules["cupy"].empty(shape, dtype=_NAMES[dtype])
     if framework in ("jaxlib", "jax"):
