@@ -1,0 +1,322 @@
+"""Decode: one query token a request, or a few of speculation."""
+
+from __future__ import annotations
+
+import functools
+
+from ._arrays import arange, host, placed, write_front
+from ._arrays import indices as index_array
+from ._fast_plan import fast_decode_plan
+from ._jit import custom_of
+from ._lists import check_ids, kv_lengths, schedule_of
+from ._modules import CachedModule, HostPlan, decode_arguments
+from ._plans import Step
+from ._prefill import workspace_size_of
+from ._single import single_decode_with_kv_cache
+from ._wrapper import Wrapper, refuse_nvfp4, split_cache, undone_on_error
+from .page import get_seq_lens
+
+_PLAN_DEFAULTS = {
+    "pos_encoding_mode": "NONE",
+    "window_left": -1,
+    "logits_soft_cap": None,
+    "q_data_type": "float16",
+    "kv_data_type": None,
+    "o_data_type": None,
+    "data_type": None,
+    "sm_scale": None,
+    "rope_scale": None,
+    "rope_theta": None,
+    "non_blocking": True,
+    "block_tables": None,
+    "seq_lens": None,
+    "fixed_split_size": None,
+    "disable_split_kv": False,
+    "q_len_per_req": 1,
+}
+
+
+def _legacy(names: dict, args: tuple, given: dict) -> dict:
+    """Options of plan that came by position. Releases before o_data_type had one fewer: then rope_theta's place has non_blocking, or data_type's a
+    number."""
+    order = list(names)
+    older = len(args) > 6 and isinstance(args[6], (int, float)) or len(args) > 9 and isinstance(args[9], bool)
+    if older:
+        order.remove("o_data_type")
+    if len(args) > len(order):
+        raise TypeError(f"plan: expected at most {7 + len(order)} positional arguments, got {7 + len(args)}")
+    for name, value in zip(order, args):
+        if name in given:
+            raise TypeError(f"`{name}`: got it by position and by name")
+        given[name] = value
+    return given
+
+
+class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
+    """Decode over paged keys and values. Signatures are FlashInfer's.
+
+    use_cuda_graph: the number of requests is len(paged_kv_last_page_len_buffer), and plan writes the buffers that the graph reads. Without it a
+    wrapper must not be captured, which run refuses. use_tensor_cores is kept for those who read it: kernels are chosen by what a step needs.
+    """
+
+    def __init__(
+        self,
+        float_workspace_buffer,
+        kv_layout="NHD",
+        use_cuda_graph=False,
+        use_tensor_cores=False,
+        paged_kv_indptr_buffer=None,
+        paged_kv_indices_buffer=None,
+        paged_kv_last_page_len_buffer=None,
+        backend="auto",
+        jit_args=None,
+    ):
+        fixed = None
+        if use_cuda_graph:
+            buffers = {
+                "paged_kv_indptr_buffer": paged_kv_indptr_buffer,
+                "paged_kv_indices_buffer": paged_kv_indices_buffer,
+                "paged_kv_last_page_len_buffer": paged_kv_last_page_len_buffer,
+            }
+            for name, buffer in buffers.items():
+                if buffer is None:
+                    raise ValueError(f"`{name}`: expected a buffer in CUDA-graph mode, got None")
+            fixed = len(paged_kv_last_page_len_buffer)
+            if len(paged_kv_indptr_buffer) != fixed + 1:
+                raise ValueError(
+                    f"`paged_kv_indptr_buffer`: expected {fixed + 1} entries for the {fixed} requests of paged_kv_last_page_len_buffer, got "
+                    f"{len(paged_kv_indptr_buffer)}"
+                )
+        self._set_up(float_workspace_buffer, kv_layout, use_cuda_graph, fixed, backend)
+        self._paged_kv_indptr_buf, self._paged_kv_indices_buf = paged_kv_indptr_buffer, paged_kv_indices_buffer
+        self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
+        self._use_tensor_cores = bool(use_tensor_cores)
+        self._qo_indptr_buf = arange(fixed + 1, float_workspace_buffer) if fixed is not None else None
+        self._q_len_per_req = None
+        self._custom = custom_of(jit_args)
+        self._jit_module = None
+        if self._custom is not None:
+            self._variant = self._custom.variant
+        self._cached_module = CachedModule(self, decode_arguments)
+
+    @property
+    def use_tensor_cores(self) -> bool:
+        return self._use_tensor_cores
+
+    @undone_on_error
+    def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options) -> None:
+        """Plans a step; once for all its layers.
+
+        indptr [requests + 1], last_page_len [requests]: int32, best on the host (a GPU's are copied, which waits)
+        indices [page ids], where the wrapper is; indptr counts from its beginning and need not start at 0
+        By name (the order of FlashInfer's releases has changed; both are understood): pos_encoding_mode="NONE", window_left=-1, window_right=0,
+        logits_soft_cap=None, q_data_type="float16", kv_data_type=None, o_data_type=None, data_type=None, sm_scale=None, rope_scale=None,
+        rope_theta=None, non_blocking=True, block_tables=None, seq_lens=None, fixed_split_size=None (pages), disable_split_kv=False,
+        q_len_per_req=1 (more: causal within the request)
+        """
+        o = self._options(args, options)
+        q_len, batch = o["q_len_per_req"], len(last_page_len)
+        self._check_q_len(q_len)
+        if self._use_cuda_graph:
+            if batch != self._fixed_batch_size:
+                raise ValueError(
+                    f"`last_page_len`: expected {self._fixed_batch_size} requests, fixed in CUDA-graph mode by the wrapper's buffers, got {batch}; pad with "
+                    "requests of no pages"
+                )
+        lists, kv_len = kv_lengths(indptr, last_page_len, page_size, "indptr", "last_page_len")
+        ids = index_array(indices, "indices")
+        check_ids(ids, lists, "indices", "indptr")
+        self._set_heads(num_qo_heads, num_kv_heads, head_dim, None, o["q_data_type"], o["kv_data_type"], o["o_data_type"], page_size)
+        self._set_decode(o, q_len)
+        if self._use_cuda_graph:
+            write_front(self._paged_kv_indptr_buf, indptr, "indptr")
+            write_front(self._paged_kv_last_page_len_buf, last_page_len, "last_page_len")
+            write_front(self._paged_kv_indices_buf, ids, "indices")
+        else:
+            like = self._float_workspace_buffer
+            self._paged_kv_indptr_buf, self._paged_kv_indices_buf = placed(index_array(indptr, "indptr"), like), placed(ids, like)
+            self._paged_kv_last_page_len_buf = placed(index_array(last_page_len, "last_page_len"), like)
+        self._plan_lists(lists, kv_len, schedule_of(o["fixed_split_size"], o["disable_split_kv"], page_size))
+
+    begin_forward = plan
+
+    def _options(self, args, options) -> dict:
+        window_right = options.pop("window_right", 0)
+        if window_right not in (0, -1, None):
+            raise ValueError(f"`window_right`: expected 0, a query is its request's last token, got {window_right}")
+        for name in options:
+            if name not in _PLAN_DEFAULTS:
+                raise TypeError(f"`{name}`: no such argument of plan; there are: {', '.join(_PLAN_DEFAULTS)}")
+        o = {**_PLAN_DEFAULTS, **_legacy(_PLAN_DEFAULTS, args, options)}
+        if o["data_type"] is not None:
+            if o["q_data_type"] is None:
+                o["q_data_type"] = o["data_type"]
+            if o["kv_data_type"] is None:
+                o["kv_data_type"] = o["data_type"]
+        if o["q_data_type"] is None:
+            o["q_data_type"] = "float16"
+        return o
+
+    def _check_q_len(self, q_len):
+        if not isinstance(q_len, int) or q_len < 1:
+            raise ValueError(f"`q_len_per_req`: expected 1 or more, got {q_len!r}")
+        if self._use_cuda_graph and self._q_len_per_req not in (None, q_len):
+            raise ValueError(
+                f"`q_len_per_req`: expected {self._q_len_per_req}, that of the wrapper's first plan (CUDA-graph mode), got {q_len}; make a wrapper for each"
+            )
+
+    def _set_decode(self, o, q_len):
+        self._q_len_per_req = q_len
+        self._set_attention(
+            causal=q_len > 1,
+            pos_encoding_mode=o["pos_encoding_mode"],
+            window_left=o["window_left"],
+            logits_soft_cap=o["logits_soft_cap"],
+            sm_scale=o["sm_scale"],
+            rope_scale=o["rope_scale"],
+            rope_theta=o["rope_theta"],
+        )
+
+    def _plan_lists(self, lists, kv_len, schedule):
+        """lists, kv_len: on the host; page ids are the wrapper's."""
+        batch, q_len = len(kv_len), self._q_len_per_req
+        self._kv_lens, self._schedule = kv_len, schedule
+        self._plans.kv_bound = len(self._paged_kv_indices_buf) * self._heads[7]
+        begins = arange(batch + 1, host(lists)) * q_len
+        if q_len > 1 or self._qo_indptr_buf is None or len(self._qo_indptr_buf) != batch + 1:
+            self._qo_indptr_buf = placed(begins, self._float_workspace_buffer)
+        lengths = {"kv_len": kv_len, "qo_indptr": begins, "list_indptr": lists, "pages": self._paged_kv_indices_buf}
+        self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0), schedule)
+
+    def _plan_on_host(self, p: HostPlan):
+        """A step from the host's arrays, with the heads and dtypes of the plan before."""
+        kv_len = p.kv_len
+        if kv_len is None:
+            kv_len = kv_lengths(p.kv_indptr, self._paged_kv_last_page_len_buf, self._page_size, "indptr", "last_page_len")[1]
+        self._q_len_per_req = self._q_len_per_req or 1
+        self._window_left = p.window_left
+        if p.logits_soft_cap is not None:
+            self._logits_soft_cap = p.logits_soft_cap
+        # An empty request has a length of 0 here, whatever the caller's formula made of its last page.
+        self._plan_lists(
+            p.kv_indptr, kv_len * (p.kv_indptr[1:] > p.kv_indptr[:-1]), schedule_of(p.fixed_split_size, p.disable_split_kv, self._page_size)
+        )
+
+    def workspace_size(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options) -> tuple[int, int]:
+        """(bytes of the float workspace, bytes of the integer workspace) with which plan, given these, needs no memory of its own for partial
+        results. The integer workspace is not used."""
+        o = self._options(args, options)
+        _, kv_len = kv_lengths(indptr, last_page_len, page_size, "indptr", "last_page_len")
+        return workspace_size_of(
+            self,
+            (num_qo_heads, num_kv_heads, head_dim, None, o["q_data_type"], o["kv_data_type"], o["o_data_type"], page_size),
+            (o["q_len_per_req"] > 1, o["window_left"], o["logits_soft_cap"], o["sm_scale"], o["pos_encoding_mode"], o["rope_scale"], o["rope_theta"]),
+            False,
+            Step({}, len(kv_len), len(kv_len) * o["q_len_per_req"], int(kv_len.sum())),
+            schedule_of(o["fixed_split_size"], o["disable_split_kv"], page_size),
+        )
+
+    def run(
+        self,
+        q,
+        paged_kv_cache,
+        *args,
+        q_scale=None,
+        k_scale=None,
+        v_scale=None,
+        out=None,
+        lse=None,
+        return_lse=False,
+        enable_pdl=None,
+        window_left=None,
+        sinks=None,
+        q_len_per_req=None,
+        skip_softmax_threshold_scale_factor=None,
+        kv_cache_sf=None,
+    ):
+        """One layer. q [requests * q_len_per_req, num_qo_heads, head_dim]; the rest as BatchPrefillWithPagedKVCacheWrapper.run."""
+        refuse_nvfp4(kv_cache_sf)
+        if q_len_per_req is not None and q_len_per_req != self._q_len_per_req:
+            raise ValueError(f"`q_len_per_req`: expected {self._q_len_per_req}, as planned, got {q_len_per_req}; give it to plan")
+        k, v = split_cache(paged_kv_cache, self._kv_layout)
+        if self._q_len_per_req is not None and q.shape[0] != len(self._kv_lens) * self._q_len_per_req:
+            raise ValueError(
+                f"`q`: expected {len(self._kv_lens) * self._q_len_per_req} rows, {len(self._kv_lens)} requests of q_len_per_req = {self._q_len_per_req}, as "
+                f"planned, got {q.shape[0]}"
+            )
+        params = None
+        if self._custom is not None:
+            args, sinks, params = self._custom.take(self, args, sinks)
+        return self._attend(
+            q,
+            k,
+            v,
+            self._kv_layout,
+            args=args,
+            q_scale=q_scale,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            out=out,
+            lse=lse,
+            return_lse=return_lse,
+            sinks=sinks,
+            window_left=window_left,
+            pages=self._paged_kv_indices_buf,
+            params=params,
+        )
+
+    run_return_lse = functools.partialmethod(run, return_lse=True)
+
+    def forward(
+        self,
+        q,
+        paged_kv_cache,
+        pos_encoding_mode="NONE",
+        q_scale=None,
+        k_scale=None,
+        v_scale=None,
+        window_left=-1,
+        logits_soft_cap=None,
+        sm_scale=None,
+        rope_scale=None,
+        rope_theta=None,
+        *,
+        return_lse=False,
+    ):
+        """run with an attention of its own, all of which counts: a step is planned once for each."""
+        self._set_attention(
+            causal=self._causal,
+            pos_encoding_mode=pos_encoding_mode,
+            window_left=window_left,
+            logits_soft_cap=logits_soft_cap,
+            sm_scale=sm_scale,
+            rope_scale=rope_scale,
+            rope_theta=rope_theta,
+        )
+        return self.run(q, paged_kv_cache, q_scale=q_scale, k_scale=k_scale, v_scale=v_scale, return_lse=return_lse)
+
+    forward_return_lse = functools.partialmethod(forward, return_lse=True)
+
+
+class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWrapper):
+    """BatchDecodeWithPagedKVCacheWrapper in CUDA-graph mode."""
+
+    def __init__(self, workspace_buffer, indptr_buffer, indices_buffer, last_page_len_buffer, kv_layout="NHD", use_tensor_cores=False):
+        super().__init__(
+            workspace_buffer,
+            kv_layout,
+            use_cuda_graph=True,
+            use_tensor_cores=use_tensor_cores,
+            paged_kv_indptr_buffer=indptr_buffer,
+            paged_kv_indices_buffer=indices_buffer,
+            paged_kv_last_page_len_buffer=last_page_len_buffer,
+        )
+
+
+__all__ = [
+    "BatchDecodeWithPagedKVCacheWrapper",
+    "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
+    "fast_decode_plan",
+    "get_seq_lens",
+    "single_decode_with_kv_cache",
+]

@@ -1,0 +1,12 @@
+"""Prefill: one request, and batches of paged or ragged keys and values."""
+
+from ._prefill_paged import BatchPrefillWithPagedKVCacheWrapper
+from ._prefill_ragged import BatchPrefillWithRaggedKVCacheWrapper
+from ._single import single_prefill_with_kv_cache, single_prefill_with_kv_cache_return_lse
+
+__all__ = [
+    "BatchPrefillWithPagedKVCacheWrapper",
+    "BatchPrefillWithRaggedKVCacheWrapper",
+    "single_prefill_with_kv_cache",
+    "single_prefill_with_kv_cache_return_lse",
+]
