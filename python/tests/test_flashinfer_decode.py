@@ -1,10 +1,11 @@
 """kvloom.flashinfer: decode, against float64."""
 
-import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
 from reference import close
+
+import kvloom.flashinfer as flashinfer
 
 KV_LEN = [9, 0, 4, 33]
 

@@ -6,15 +6,25 @@ An LSE is the base-2 logarithm (kvloom's own is natural); causal is bottom-right
 differs from its documentation, the documentation is followed: docs/FLASHINFER.md has the list, and what is not covered.
 """
 
-from . import cascade, decode, page, prefill, quantization
-from .cascade import merge_state, merge_state_in_place, merge_states
+from . import attention, cascade, decode, mla, page, pod, prefill, quantization, rope, sparse
+from .attention import BatchAttention, BatchAttentionWithAttentionSinkWrapper
+from .cascade import (
+    BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
+    BatchPrefillWithSharedPrefixPagedKVCacheWrapper,
+    MultiLevelCascadeAttentionWrapper,
+    merge_state,
+    merge_state_in_place,
+    merge_states,
+)
 from .decode import (
     BatchDecodeWithPagedKVCacheWrapper,
     CUDAGraphBatchDecodeWithPagedKVCacheWrapper,
     fast_decode_plan,
     single_decode_with_kv_cache,
 )
+from .mla import BatchMLAPagedAttentionWrapper
 from .page import append_paged_kv_cache, append_paged_mla_kv_cache, get_batch_indices_positions, get_seq_lens
+from .pod import BatchPODWithPagedKVCacheWrapper, PODWithPagedKVCacheWrapper
 from .prefill import (
     BatchPrefillWithPagedKVCacheWrapper,
     BatchPrefillWithRaggedKVCacheWrapper,
@@ -22,6 +32,19 @@ from .prefill import (
     single_prefill_with_kv_cache_return_lse,
 )
 from .quantization import packbits, segment_packbits
+from .rope import (
+    apply_llama31_rope,
+    apply_llama31_rope_inplace,
+    apply_llama31_rope_pos_ids,
+    apply_llama31_rope_pos_ids_inplace,
+    apply_rope,
+    apply_rope_inplace,
+    apply_rope_pos_ids,
+    apply_rope_pos_ids_inplace,
+    apply_rope_with_cos_sin_cache,
+    apply_rope_with_cos_sin_cache_inplace,
+)
+from .sparse import BlockSparseAttentionWrapper, VariableBlockSparseAttentionWrapper, convert_bsr_mask_layout
 
 _ELSEWHERE = (
     "activation", "autotune", "comm", "fused_moe", "gelu_and_mul", "gemm", "grouped_mm", "jit", "logits_processor", "mamba", "norm", "sampling",

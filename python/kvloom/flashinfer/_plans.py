@@ -32,6 +32,7 @@ class Step(typing.NamedTuple):
     kv_tokens: int = 0
     level_rows: int = 0
     groups: int = 0
+    matrix: typing.Any = None  # a BlockSparse, instead of lengths
 
 
 class Schedule(typing.NamedTuple):
@@ -58,7 +59,9 @@ class Planned:
 
     def refresh(self, step: Step, number: int, stream: int | None = None):
         """Plans the step; with a stream its copy to the GPU starts there: graphs launch, and copy nothing."""
-        if self.plan is None:
+        if step.matrix is not None:
+            self.plan = self.engine.plan_sparse(step.matrix)
+        elif self.plan is None:
             self.plan = self.engine.plan(**step.lengths)
         else:
             self.engine.replan(self.plan, **step.lengths)
@@ -85,6 +88,8 @@ class Plans:
         self.number = 0
         self.schedule = Schedule()
         self.planned: collections.OrderedDict = collections.OrderedDict()
+        self.asked: Spec | None = None  # by the last plan, while no run has asked for it
+        self.instead: dict = {}  # Specs that plans ask for and no run does: what runs ask for
 
     def stream(self) -> int | None:
         """Where a plan is uploaded by plan(); None: run does it."""
@@ -123,11 +128,11 @@ class Plans:
         """Bytes of the caller's buffer that an engine for this step takes."""
         return workspace_size(spec, self.capacity(step, schedule), self.options(schedule))
 
-    def set(self, step: Step, schedule: Schedule, spec: Spec | None) -> Planned | None:
-        """A new step, planned for `spec` (None: for what was asked for before, and else when a run asks)."""
-        if self.fixed is not None and step.requests != self.fixed:
+    def set(self, step: Step, schedule: Schedule, spec: Spec) -> Planned:
+        """A new step, planned for `spec`, or for what runs have asked for instead after such plans."""
+        if self.fixed is not None and step.requests > self.fixed:
             raise ValueError(
-                f"plan: batch size: expected {self.fixed}, fixed in CUDA-graph mode by the wrapper's buffers, got {step.requests}; pad with "
+                f"plan: batch size: expected at most {self.fixed}, fixed in CUDA-graph mode by the wrapper's buffers, got {step.requests}; pad with "
                 "requests of no pages"
             )
         self.most_tokens = self.most_tokens or step.tokens
@@ -138,7 +143,10 @@ class Plans:
                 for key, entry in self.planned.items():
                     if key[1] == schedule:
                         entry.refresh(step, self.number, self.stream())
-            return self.get(spec) if spec is not None else None
+            self.asked = None
+            planned = self.get(self.instead.get(spec, spec))
+            self.asked = spec
+            return planned
         except Exception:
             self.step, self.number, self.schedule = before
             for entry in self.planned.values():
@@ -149,6 +157,12 @@ class Plans:
         """The engine of `spec`, with the step planned."""
         key = (spec, self.schedule)
         entry = self.planned.get(key)
+        if self.asked is not None:
+            if spec != self.asked:
+                self.instead[self.asked] = spec
+            else:
+                self.instead.pop(spec, None)
+            self.asked = None
         if entry is not None and entry.number == self.number:
             return entry
         if self.step is None:

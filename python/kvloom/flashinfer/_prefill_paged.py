@@ -148,7 +148,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
 
     def _plan_lists(self, begins, lists, kv_len, schedule):
         """begins, lists, kv_len: on the host; page ids are the wrapper's."""
-        self._kv_lens, self._schedule = kv_len, schedule
+        self._q_lens, self._kv_lens, self._schedule = begins[1:] - begins[:-1], kv_len, schedule
         self._plans.kv_bound = len(self._paged_kv_indices_buf) * self._heads[7]
         lengths = {"kv_len": kv_len, "qo_indptr": begins, "list_indptr": lists, "pages": self._paged_kv_indices_buf}
         step = Step(lengths, len(kv_len), int(begins[-1]), int(kv_len.sum()) if schedule.split_tokens else 0)

@@ -91,10 +91,13 @@ class Wrapper:
 
     def _set_up(self, workspace, kv_layout, use_cuda_graph, fixed, backend):
         gpu = check_workspace(workspace)
-        self._kv_layout = check_layout(kv_layout)
         self._float_workspace_buffer = workspace
         self._int_workspace_buffer = self._pin_memory_int_workspace_buffer = workspace[:0]
-        self.device = device_of(workspace)
+        self._set_up_on(workspace, gpu, device_of(workspace), kv_layout, use_cuda_graph, fixed, backend)
+
+    def _set_up_on(self, workspace, gpu, device, kv_layout, use_cuda_graph, fixed, backend):
+        self._kv_layout = check_layout(kv_layout)
+        self.device = device
         self._use_cuda_graph = bool(use_cuda_graph)
         self._fixed_batch_size = fixed if use_cuda_graph else 0
         self._backend = check_backend(backend)
@@ -163,7 +166,7 @@ class Wrapper:
         self._logits_soft_cap = logits_soft_cap if logits_soft_cap is not None else 0.0
         self._sm_scale, self._rope_scale, self._rope_theta = sm_scale, rope_scale, rope_theta
 
-    def _spec(self, sink: bool = False, factor: float = 1.0, window_left=None) -> Spec:
+    def _spec(self, sink: bool = False, factor: float = 1.0, window_left=None, kv_dtype=None) -> Spec:
         """What the attributes say now."""
         key = (
             self._causal,
@@ -178,11 +181,15 @@ class Wrapper:
             factor,
             self._variant,
         )
+        heads = self._heads
+        if kv_dtype is not None and kv_dtype != heads[5]:
+            heads = (*heads[:5], kv_dtype, *heads[6:])
+            key += (kv_dtype,)
         spec = self._specs.get(key)
         if spec is None:
             if len(self._specs) > 64:
                 self._specs.clear()
-            spec = self._specs[key] = make_spec(self._heads, *key)
+            spec = self._specs[key] = make_spec(heads, *key[:11])
         return spec
 
     def _plan_step(self, step: Step, schedule: Schedule):
@@ -222,13 +229,17 @@ class Wrapper:
         sinks=None,
         window_left=None,
         pages=None,
+        own_pages=False,
         params=None,
+        kv_dtype=None,
+        base_e=False,
     ):
-        """One layer. Returns out, or (out, lse in base 2)."""
+        """One layer. Returns out, or (out, lse in base 2; with base_e in natural logarithm). own_pages: `pages` are not those of the plan, but as many;
+        kv_dtype: nor is the dtype of k and v."""
         if self._heads is None:
             raise RuntimeError("run: expected a plan() before it, got none")
         heads = self._heads
-        q_dtype, kv_dtype = heads[4], heads[5]
+        q_dtype, other_kv, kv_dtype = heads[4], kv_dtype, kv_dtype or heads[5]
         same_dtype(q, "q", q_dtype, "plan's q_data_type")
         same_dtype(k, "k", kv_dtype, "plan's kv_data_type")
         if out is not None:
@@ -238,7 +249,7 @@ class Wrapper:
         if q_dtype in _FP8:
             q, q_scale = dequantized(q, q_scale), None
         scales = scales_of(kv_dtype, heads[1], q_scale, k_scale, v_scale)
-        spec = self._spec(sinks is not None, scales.factor, window_left)
+        spec = self._spec(sinks is not None, scales.factor, window_left, other_kv)
         planned = self._plans.get(spec)
         tensors = dict(scales.tensors)
         if spec.alibi:
@@ -247,7 +258,7 @@ class Wrapper:
             tensors["sink"] = cast(sinks.reshape(-1), "float32")
         if spec.custom_mask:
             tensors["mask"], tensors["mask_indptr"] = self._mask, self._mask_begins
-        if pages is not None and self._plans.device is not None:
+        if pages is not None and (own_pages or self._plans.device is not None):
             tensors["pages"] = pages
         if params:
             tensors["params"] = params
@@ -256,7 +267,7 @@ class Wrapper:
         result = planned.engine.run(planned.plan, q, k, v, out=out, lse=lse, return_lse=return_lse, layout=layout, **tensors)
         wants_lse = return_lse
         made, made_lse = result if isinstance(result, tuple) else (result, None)
-        if made_lse is not None:
+        if made_lse is not None and not base_e:
             to_base2(made_lse)
         if scales.out is not None:
             scaled(made, scales.out)
