@@ -1,0 +1,133 @@
+"""attn_implementation="paged|kvloom": continuous batching (generate_batch) on transformers' paged cache, read where it is."""
+
+from __future__ import annotations
+
+import torch
+
+import kvloom
+
+from ._plans import as_sink, planned, refuse, remembered, spec_of
+
+
+class PagedStep:
+    """The lengths of a batch, on the host: what all layers of a step share."""
+
+    def __init__(self, cu_seq_lens_q, cu_seq_lens_k):
+        by_type = cu_seq_lens_k if isinstance(cu_seq_lens_k, dict) else {None: cu_seq_lens_k}
+        columns = torch.stack([cu_seq_lens_q, *by_type.values()]).tolist()  # one copy from the device a step
+        self.indptr_q = columns[0]
+        self.indptr_k = dict(zip(by_type, columns[1:]))
+        self.groups: dict[int, GroupKeys] = {}
+
+    def of_group(self, cache, group: int, window: int, read_index: torch.Tensor, write_index: torch.Tensor) -> GroupKeys:
+        keys = self.groups.get(group)
+        if keys is None:
+            name = None if None in self.indptr_k else "full_attention" if window == 1 else "sliding_attention"
+            keys = self.groups[group] = GroupKeys(cache, self.indptr_q, self.indptr_k[name], window, read_index, write_index)
+        return keys
+
+
+class GroupKeys:
+    """Where the keys of a group of layers are, in one of four ways:
+
+    "new"     nothing is in the cache yet: the step's own keys are all keys
+    "blocks"  full attention: the cache's blocks are pages
+    "slots"   a sliding window's ring of slots, after the new keys were written: pages of one token
+    "copy"    a chunk of a prompt that overwrites slots which its own first rows still read: old and new keys side by side, copied
+    """
+
+    def __init__(self, cache, indptr_q: list[int], indptr_k: list[int], window: int, read_index: torch.Tensor, write_index: torch.Tensor):
+        kv_len = [e - b for b, e in zip(indptr_k, indptr_k[1:])]
+        q_len = [e - b for b, e in zip(indptr_q, indptr_q[1:])]
+        self.tokens = indptr_q[-1]
+        self.page_size = None
+        self.pages = None
+        lists = indptr_k[:-1]
+        if read_index.numel() == 0:
+            self.way = "new"
+        elif window == 1:
+            self.way, self.page_size = "blocks", cache.block_size
+            counts = [-(-n // self.page_size) for n in kv_len]
+            first = [b + i * self.page_size for b, n in zip(indptr_k, counts) for i in range(n)]
+            first = torch.tensor(first, dtype=torch.int64).to(read_index.device, non_blocking=True)
+            self.pages = read_index[first] // self.page_size
+            lists = [0]
+            for n in counts[:-1]:
+                lists.append(lists[-1] + n)
+        elif all(n <= window for n in kv_len):
+            self.way, self.page_size = "slots", 1
+            # The new keys' places in the lists, in the order of write_index.
+            new = [i for e, n in zip(indptr_k[1:], q_len) for i in range(e - n, e)]
+            new = torch.tensor(new, dtype=torch.int64).to(read_index.device, non_blocking=True)
+            self.pages = read_index[: indptr_k[-1]].index_copy(0, new, write_index[: len(new)])
+        else:
+            self.way = "copy"
+        self.lengths = {"kv_len": kv_len, "qo_indptr": indptr_q, "list_indptr": lists}
+        if self.pages is not None:
+            self.lengths["pages"] = self.pages
+
+
+def paged_attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask=None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    cache=None,
+    cu_seq_lens_q: torch.Tensor | None = None,
+    cu_seq_lens_k=None,
+    read_index: list[torch.Tensor] | None = None,
+    write_index: list[torch.Tensor] | None = None,
+    **kwargs,
+) -> tuple[torch.Tensor, None]:
+    """query [1, heads, tokens, head_dim], key and value [1, kv_heads, tokens, head_dim], and what continuous batching hands over. Writes key and
+    value into the cache. Returns out [1, tokens, heads, head_dim], and None for the weights."""
+    if cache is None or cu_seq_lens_q is None or cu_seq_lens_k is None or read_index is None or write_index is None:
+        raise kvloom.UnsupportedError('"paged|kvloom" is for generate_batch, got a forward pass without its cache; use attn_implementation="kvloom"')
+    if torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
+        raise kvloom.UnsupportedError(
+            '"paged|kvloom" plans every step on the host, got one that is compiled or captured; give '
+            "ContinuousBatchingConfig(use_cuda_graph=False) and no compile config"
+        )
+    refuse(query, key, value, dropout)
+    # A step's lengths are one object for all its layers.
+    step = remembered(cu_seq_lens_q, lambda: PagedStep(cu_seq_lens_q, cu_seq_lens_k))
+    group, index = cache.layer_index_to_group_indices[module.layer_idx]
+    window = cache.sliding_windows[module.layer_idx]
+    keys = step.of_group(cache, group, window, read_index[group], write_index[group])
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    if keys.way == "copy":
+        k, v = cache.update(key, value, module.layer_idx, read_index=read_index, write_index=write_index)
+    else:
+        pools = cache.key_cache[index], cache.value_cache[index]
+        kvloom.append_kv(k, v, *pools, slots=write_index[group])
+        if keys.page_size is not None:
+            k, v = (x.view(-1, keys.page_size, *x.shape[1:]) for x in pools)
+    sink = as_sink(s_aux)
+    spec = spec_of(
+        q.shape[1],
+        k.shape[-2],
+        q.shape[2],
+        v.shape[-1],
+        q.dtype,
+        k.dtype,
+        keys.page_size,
+        0.0 if scaling is None else scaling,
+        True,
+        window - 1 if window > 1 else -1,
+        -1,
+        softcap or 0.0,
+        False,
+        sink is not None,
+    )
+    kept = planned(spec, q.device, group, step, None, keys.tokens, lambda: keys.lengths)
+    if q.shape[0] == keys.tokens:
+        out = kept.engine.run(kept.plan, q, k, v, pages=keys.pages, sink=sink)
+    else:  # padded: rows behind the last request are nobody's
+        out = q.new_zeros(q.shape[0], q.shape[1], v.shape[-1])
+        kept.engine.run(kept.plan, q[: keys.tokens], k, v, pages=keys.pages, sink=sink, out=out[: keys.tokens])
+    return out.unsqueeze(0), None
