@@ -39,5 +39,5 @@ def make(name: str, seed: int = 1, **changes):
             if part.endswith("sinks"):
                 weight.normal_()
             elif weight.dim() > 1:  # large enough that attention matters
-                weight.normal_(std=0.15)
+                weight.normal_(std=1.5 * weight.shape[-1] ** -0.5)
     return model
