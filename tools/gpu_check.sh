@@ -2,15 +2,16 @@
 # gpu_check.sh OUT [BIN]: everything that a machine with a GPU shows: doctor, compile, tests, check, sanitizer, replay, bench. JSON and logs go
 # to the folder OUT. Needs the programs kvloom and test_cuda (BIN: their folder, default build/release/bin), a driver, and NVRTC (a CUDA
 # toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
-# compute-sanitizer is run where it is installed; the Python package's tests where PYTHON (default python3) has it, torch and pytest.
-# STEPS (default: all, in this order: doctor warm tests python check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
+# compute-sanitizer is run where it is installed; the Python package's tests where PYTHON (default python3) has it, torch and pytest; generate
+# (generate_batch of transformers, tokens a second) where it has transformers.
+# STEPS (default: all, in this order: doctor warm tests python generate check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
 # set. Exit status 1 if any step failed.
 set -uo pipefail
 out=${1:?usage: gpu_check.sh OUT [BIN]}
 bin=${2:-$(dirname "$0")/../build/release/bin}
 kvloom=$bin/kvloom
 here=$(cd "$(dirname "$0")/.." && pwd)
-steps=${STEPS:-doctor warm tests python check variants sanitize replay bench}
+steps=${STEPS:-doctor warm tests python generate check variants sanitize replay bench}
 mkdir -p "$out"
 export KVLOOM_CACHE_DIR=${KVLOOM_CACHE_DIR:-$out/cache}
 bad=0
@@ -78,6 +79,13 @@ if wanted python; then
     step python env KVLOOM_TEST_GPU=1 "${PYTHON:-python3}" -m pytest -q -p no:cacheprovider "$here"/python/tests/test_gpu*.py
   else
     echo "== python: ${PYTHON:-python3} has not all of kvloom, torch and pytest: not run"
+  fi
+fi
+if wanted generate; then
+  if "${PYTHON:-python3}" -c 'import kvloom, torch, transformers' 2> /dev/null; then
+    LINES_SHOWN=20 step generate timeout 180 "${PYTHON:-python3}" "$here/examples/python/generate_batch.py" --json "$out/generate_batch.json"
+  else
+    echo "== generate: ${PYTHON:-python3} has not all of kvloom, torch and transformers: not run"
   fi
 fi
 wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"

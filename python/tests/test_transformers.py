@@ -95,7 +95,7 @@ def test_same_tokens_in_continuous_batching(model, tokens, monkeypatch):
     lists = prompts(5, 37, 20, 1, 50)
     assert generate_batch(model, lists, max_batch_tokens=tokens) == one_by_one(model, lists)
     sliding = getattr(model.config, "sliding_window", None) is not None
-    assert {"new", "blocks"} <= set(ways) and ("slots" in ways) == sliding
+    assert "new" in ways and ("slots" in ways) == sliding and ("blocks" in ways) == (model.config.model_type != "mistral")
     assert ("copy" in ways) == (sliding and tokens < 50)
 
 
@@ -147,6 +147,34 @@ def test_padding_on_the_right_and_masks_of_the_caller(model):
     wanted = logits(model, "eager", ids, attention_mask=added)
     for mask_4d in (keep, added):
         torch.testing.assert_close(logits(model, "kvloom", ids, attention_mask=mask_4d), wanted, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 3}, {"prompt_lookup_num_tokens": 3}], ids=["beams", "drafts"])
+def test_other_ways_to_decode(options):
+    """Beams change places in the cache; drafts are several queries at once, and are taken back."""
+    model = small_models.make("llama")
+    ids = torch.tensor(prompts(9)).repeat(1, 3)
+    wanted = generate(model, "eager", ids, torch.ones_like(ids), **options)
+    assert torch.equal(generate(model, "kvloom", ids, torch.ones_like(ids), **options), wanted)
+
+
+def test_encoders():
+    """Attention both ways with padding on the right, and across from a decoder."""
+    ids, mask = padded(prompts(8, 12), left=False)
+    config = {"vocab_size": small_models.VOCABULARY, "pad_token_id": 0}
+    layers = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 64}
+    bert = small_models.randomised(transformers.BertForMaskedLM._from_config(transformers.BertConfig(**config, **layers), attn_implementation="eager"))
+    for given in (mask, None):
+        wanted = logits(bert, "eager", ids, attention_mask=given)
+        seen = slice(None) if given is None else mask.bool()
+        torch.testing.assert_close(logits(bert, "kvloom", ids, attention_mask=given)[seen], wanted[seen], atol=1e-4, rtol=1e-4)
+    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 2), ("attention_heads", 4), ("ffn_dim", 64))}
+    config |= {"d_model": 64, "max_position_embeddings": 128, "decoder_start_token_id": 1, "forced_eos_token_id": None, "eos_token_id": None}
+    bart = transformers.BartForConditionalGeneration._from_config(transformers.BartConfig(**config, **sides), attn_implementation="eager")
+    bart = small_models.randomised(bart)
+    wanted = logits(bart, "eager", ids, attention_mask=mask, decoder_input_ids=ids.flip(1))
+    torch.testing.assert_close(logits(bart, "kvloom", ids, attention_mask=mask, decoder_input_ids=ids.flip(1)), wanted, atol=1e-4, rtol=1e-4)
+    assert torch.equal(generate(bart, "kvloom", ids, mask, 20), generate(bart, "eager", ids, mask, 20))
 
 
 def test_packed_sequences():
@@ -296,6 +324,15 @@ def test_refusals_say_what_to_do():
     model.set_attn_implementation("paged|kvloom")
     with pytest.raises(kvloom.UnsupportedError, match='use attn_implementation="kvloom"'), torch.no_grad():
         model(ids)
+
+
+@paged
+def test_another_name():
+    kt.register("mine")
+    model, lists = small_models.make("llama"), prompts(9, 4)
+    assert generate_batch(model, lists, 10, "paged|mine") == generate_batch(model, lists, 10) == one_by_one(model, lists, 10)
+    ids, mask = padded(lists)
+    assert torch.equal(generate(model, "mine", ids, mask, 10), generate(model, "eager", ids, mask, 10))
 
 
 def test_what_is_remembered_is_forgotten_when_written():
