@@ -6,7 +6,7 @@ An LSE is the base-2 logarithm (kvloom's own is natural); causal is bottom-right
 differs from its documentation, the documentation is followed: docs/FLASHINFER.md has the list, and what is not covered.
 """
 
-from . import attention, cascade, decode, mla, page, pod, prefill, quantization, rope, sparse
+from . import attention, cascade, decode, jit, mla, page, pod, prefill, quantization, rope, sparse, utils
 from .attention import BatchAttention, BatchAttentionWithAttentionSinkWrapper
 from .cascade import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
@@ -17,10 +17,13 @@ from .cascade import (
     merge_states,
 )
 from .decode import (
+    BatchDecodeMlaWithPagedKVCacheWrapper,
     BatchDecodeWithPagedKVCacheWrapper,
     CUDAGraphBatchDecodeWithPagedKVCacheWrapper,
     fast_decode_plan,
     single_decode_with_kv_cache,
+    trtllm_batch_decode_with_kv_cache,
+    xqa_batch_decode_with_kv_cache,
 )
 from .mla import BatchMLAPagedAttentionWrapper
 from .page import append_paged_kv_cache, append_paged_mla_kv_cache, get_batch_indices_positions, get_seq_lens
@@ -30,6 +33,7 @@ from .prefill import (
     BatchPrefillWithRaggedKVCacheWrapper,
     single_prefill_with_kv_cache,
     single_prefill_with_kv_cache_return_lse,
+    trtllm_batch_context_with_kv_cache,
 )
 from .quantization import packbits, segment_packbits
 from .rope import (
@@ -43,11 +47,14 @@ from .rope import (
     apply_rope_pos_ids_inplace,
     apply_rope_with_cos_sin_cache,
     apply_rope_with_cos_sin_cache_inplace,
+    mla_rope_quantize_fp8,
+    rope_quantize_fp8,
+    rope_quantize_fp8_append_paged_kv_cache,
 )
 from .sparse import BlockSparseAttentionWrapper, VariableBlockSparseAttentionWrapper, convert_bsr_mask_layout
 
 _ELSEWHERE = (
-    "activation", "autotune", "comm", "fused_moe", "gelu_and_mul", "gemm", "grouped_mm", "jit", "logits_processor", "mamba", "norm", "sampling",
+    "activation", "autotune", "comm", "fused_moe", "gelu_and_mul", "gemm", "grouped_mm", "logits_processor", "mamba", "norm", "sampling",
     "silu_and_mul", "softmax", "topk",
 )  # fmt: skip
 _ELSEWHERE_ENDS = ("rmsnorm", "layernorm", "_from_probs", "_from_logits", "_renorm_probs", "_renorm_prob", "_mask_logits", "_quantize", "_and_mul")

@@ -3,13 +3,34 @@ over an array has imported its framework; lists alone become arrays of NumPy, or
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import sys
 
-from .._frameworks import dtype_name, framework_of
+from .. import _frameworks
+from .._frameworks import dtype_name
 
 LOG2_E = math.log2(math.e)
+
+
+_of_type: dict[type, str] = {}  # a look at a type's bases costs more than all else here
+
+
+def framework_of(x) -> str:
+    """_frameworks.framework_of."""
+    name = _of_type.get(type(x))
+    if name is None:
+        name = _of_type[type(x)] = _frameworks.framework_of(x)
+    return name
+
+
+@functools.cache
+def _numpy_or_none():
+    try:
+        return importlib.import_module("numpy")
+    except ImportError:
+        return None
 
 
 def module_of(x):
@@ -34,11 +55,12 @@ def device_of(x):
 
 
 def _any_framework():
-    for name in ("numpy", "torch"):
-        try:
-            return importlib.import_module(name)
-        except ImportError:
-            continue
+    if _numpy_or_none() is not None:
+        return _numpy_or_none()
+    try:
+        return importlib.import_module("torch")
+    except ImportError:
+        pass
     raise TypeError("lists of integers want NumPy or torch: install one of them, or give arrays")
 
 
@@ -67,10 +89,11 @@ def indices(x, name: str, rank: int = 1):
 
 
 def host(x):
-    """x on the host; a copy from a GPU waits for it."""
-    if not on_gpu(x):
-        return x
-    return x.cpu() if is_torch(x) else x.get()
+    """x on the host, as NumPy's where there is NumPy: its small operations take a fraction of torch's time. A copy from a GPU waits for it."""
+    if is_torch(x):
+        x = x.cpu() if x.is_cuda else x
+        return x.numpy() if _numpy_or_none() is not None else x
+    return x.get() if on_gpu(x) else x
 
 
 def placed(x, like):

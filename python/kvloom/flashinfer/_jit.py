@@ -31,9 +31,13 @@ class Custom(typing.NamedTuple):
     scalars: tuple
     sink: bool
 
+    def names(self) -> list[str]:
+        """Of a run's positional arguments: those that no wrapper knows by itself."""
+        return [n for n in self.tensors if n not in _WELL_KNOWN] + [n for n in self.scalars if n not in _WELL_KNOWN_SCALARS]
+
     def take(self, wrapper, args, sinks):
         """Positional arguments of a run as (those that are left, sinks, params)."""
-        names = [n for n in self.tensors if n not in _WELL_KNOWN] + [n for n in self.scalars if n not in _WELL_KNOWN_SCALARS]
+        names = self.names()
         if len(args) != len(names):
             raise TypeError(
                 f"run: expected {len(names)} positional arguments behind the cache, {', '.join(names) or 'none'}, as jit_args says, got {len(args)}"

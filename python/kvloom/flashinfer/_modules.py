@@ -6,6 +6,8 @@ from __future__ import annotations
 import typing
 import weakref
 
+from ._arrays import host
+
 
 class HostPlan(typing.NamedTuple):
     """What of such a call counts: arrays on the host."""
@@ -40,12 +42,12 @@ def prefill_arguments(args) -> HostPlan:
     if not 16 <= len(args) <= 20:
         raise TypeError(f"plan: expected 16 to 20 arguments, as FlashInfer's prefill modules have, got {len(args)}")
     fixed, disable = (args[16], args[17]) if len(args) >= 18 else (-1, False)
-    return HostPlan(args[3], args[4], args[5], args[7], bool(args[14]), args[15], None, -1 if fixed is None else fixed, bool(disable))
+    return HostPlan(host(args[3]), host(args[4]), host(args[5]), args[7], bool(args[14]), args[15], None, -1 if fixed is None else fixed, bool(disable))
 
 
 def decode_arguments(args) -> HostPlan:
     """prefill_arguments, or what the modules without tensor cores have: workspaces (3), kv_indptr, batch, heads, KV heads, page_size, graph,
     window_left, soft cap, dims (2), empty q, empty kv."""
     if len(args) == 15:
-        return HostPlan(None, args[3], None, args[4], False, args[9], args[10], -1, False)
+        return HostPlan(None, host(args[3]), None, args[4], False, args[9], args[10], -1, False)
     return prefill_arguments(args)

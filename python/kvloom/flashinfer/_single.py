@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 
 from .. import _core
+from .._errors import UnsupportedError
 from .._frameworks import dtype_name
-from ._arrays import alibi_slopes, arange, host, placed, to_base2
+from ._arrays import alibi_slopes, indices, to_base2
 from ._masks import packed_mask
 from ._plans import one_request
 from ._scales import dequantized, scaled, scales_of
@@ -106,7 +107,7 @@ def single_prefill_with_kv_cache(
     mask = None, None
     if custom_mask is not None or packed_custom_mask is not None:
         kv_len = k_dims[0 if check_layout(kv_layout) == "NHD" else -2]
-        lengths = (placed(host(arange(1, q)) + n, host(q)) for n in (q_dims[0], kv_len))
+        lengths = (indices([n], "q") for n in (q_dims[0], kv_len))
         mask = packed_mask(custom_mask, packed_custom_mask, *lengths, q)
     return attend_one(
         q,
@@ -175,5 +176,46 @@ def single_decode_with_kv_cache(
         rope_theta=rope_theta,
         scales=(q_scale, k_scale, v_scale),
         return_lse=return_lse,
+    )
+    return (result[0][0], result[1][0]) if return_lse else result[0]
+
+
+def single_prefill_with_kv_cache_with_jit_module(jit_module, q, k, v, *args, kv_layout="NHD", mask_mode=0, window_left=-1, return_lse=False):
+    """single_prefill_with_kv_cache with a variant of one's own: jit_module is what gen_customize_single_prefill_module(...).build_and_load() gave; args
+    its tensors, then its scalars. mask_mode 1: causal."""
+    if mask_mode not in (0, 1):
+        raise ValueError(f"`mask_mode`: expected 0 (none) or 1 (causal), got {mask_mode}; a mask of one's own is the variant's `keep`")
+    names = jit_module.names()
+    if len(args) != len(names):
+        raise TypeError(f"expected {len(names)} positional arguments behind v, {', '.join(names) or 'none'}, got {len(args)}")
+    params = dict(zip(names, args))
+    sm_scale = params.pop("sm_scale", None)
+    if jit_module.sink:
+        raise UnsupportedError("`jit_module`: AttentionSink: expected a batch wrapper's jit_args; give sinks to a wrapper's run")
+    return attend_one(
+        q,
+        k,
+        v,
+        kv_layout,
+        o_dtype=None,
+        mask=(None, None),
+        causal=mask_mode == 1,
+        positions="NONE",
+        sm_scale=sm_scale,
+        window_left=window_left,
+        cap=None,
+        rope_scale=None,
+        rope_theta=None,
+        scales=(None, None, None),
+        return_lse=return_lse,
+        variant=jit_module.variant,
+        params=params or None,
+    )
+
+
+def single_decode_with_kv_cache_with_jit_module(jit_module, q, k, v, *args, kv_layout="NHD", window_left=-1, return_lse=False):
+    """The same of one query token, q [num_qo_heads, head_dim]."""
+    result = single_prefill_with_kv_cache_with_jit_module(
+        jit_module, q[None], k, v, *args, kv_layout=kv_layout, window_left=window_left, return_lse=return_lse
     )
     return (result[0][0], result[1][0]) if return_lse else result[0]

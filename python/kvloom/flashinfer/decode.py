@@ -6,13 +6,15 @@ import functools
 
 from ._arrays import arange, host, placed, write_front
 from ._arrays import indices as index_array
+from ._block_tables import trtllm_batch_decode_with_kv_cache, xqa_batch_decode_with_kv_cache
 from ._fast_plan import fast_decode_plan
 from ._jit import custom_of
 from ._lists import check_ids, kv_lengths, schedule_of
+from ._mla_decode import BatchDecodeMlaWithPagedKVCacheWrapper
 from ._modules import CachedModule, HostPlan, decode_arguments
 from ._plans import Step
 from ._prefill import workspace_size_of
-from ._single import single_decode_with_kv_cache
+from ._single import single_decode_with_kv_cache, single_decode_with_kv_cache_with_jit_module
 from ._wrapper import Wrapper, refuse_nvfp4, split_cache, undone_on_error
 from .page import get_seq_lens
 
@@ -314,9 +316,13 @@ class CUDAGraphBatchDecodeWithPagedKVCacheWrapper(BatchDecodeWithPagedKVCacheWra
 
 
 __all__ = [
+    "BatchDecodeMlaWithPagedKVCacheWrapper",
     "BatchDecodeWithPagedKVCacheWrapper",
     "CUDAGraphBatchDecodeWithPagedKVCacheWrapper",
     "fast_decode_plan",
     "get_seq_lens",
     "single_decode_with_kv_cache",
+    "single_decode_with_kv_cache_with_jit_module",
+    "trtllm_batch_decode_with_kv_cache",
+    "xqa_batch_decode_with_kv_cache",
 ]

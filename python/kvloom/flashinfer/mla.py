@@ -130,32 +130,35 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             raise UnsupportedError(
                 "`o_scale`, `kv_len`, `page_table`: expected None; they belong to FlashInfer's cutlass backend, which is not for Hopper"
             )
-        dims = {"q_nope": (q_nope, 3, self._head_dim_ckv), "q_pe": (q_pe, 3, self._head_dim_kpe)}
-        dims |= {"ckv_cache": (ckv_cache, 3, self._head_dim_ckv), "kpe_cache": (kpe_cache, 3, self._head_dim_kpe)}
-        for name, (x, rank, dim) in dims.items():
-            if dim and (x is None or x.ndim != rank or x.shape[-1] != dim):
-                raise ValueError(
-                    f"`{name}`: expected {rank} dimensions, the last one {dim}, as plan says, got {None if x is None else list(x.shape)}"
-                )
         ckv_scale, pe_factor, kpe_scale = self._scales(ckv_scale, ckv_scale_arr, kpe_scale)
-        q = queries(q_nope, q_pe, pe_factor if ckv_scale_arr is None else 1.0)
-        k, pages, copied, kv_dtype = self._keys(ckv_cache, kpe_cache, ckv_scale_arr, kpe_scale, q)
-        k = k[:, :, None]
-        return self._attend(
-            q,
-            k,
-            k[..., : self._head_dim_ckv],
-            "NHD",
-            k_scale=ckv_scale,
-            v_scale=ckv_scale,
+        scales = {"k_scale": ckv_scale, "v_scale": ckv_scale}
+        return self._run(
+            q_nope,
+            q_pe,
+            ckv_cache,
+            kpe_cache,
+            ckv_scale_arr,
+            pe_factor,
+            kpe_scale,
+            scales,
             out=out,
             lse=lse,
             return_lse=return_lse,
-            pages=pages,
-            own_pages=copied,
-            kv_dtype=kv_dtype,
             base_e=return_lse_base_on_e,
         )
+
+    def _run(self, q_nope, q_pe, ckv_cache, kpe_cache, scale_arr, pe_factor, kpe_scale, scales, **outputs):
+        if self._heads is None:
+            raise RuntimeError("run: expected a plan() before it, got none")
+        dims = {"q_nope": (q_nope, self._head_dim_ckv), "q_pe": (q_pe, self._head_dim_kpe)}
+        dims |= {"ckv_cache": (ckv_cache, self._head_dim_ckv), "kpe_cache": (kpe_cache, self._head_dim_kpe)}
+        for name, (x, dim) in dims.items():
+            if dim and (x is None or x.ndim != 3 or x.shape[-1] != dim):
+                raise ValueError(f"`{name}`: expected 3 dimensions, the last one {dim}, as plan says, got {None if x is None else list(x.shape)}")
+        q = queries(q_nope, q_pe, pe_factor)
+        k, pages, copied, kv_dtype = self._keys(ckv_cache, kpe_cache, scale_arr, kpe_scale, q)
+        k = k[:, :, None]
+        return self._attend(q, k, k[..., : self._head_dim_ckv], "NHD", pages=pages, own_pages=copied, kv_dtype=kv_dtype, **scales, **outputs)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
@@ -200,7 +203,7 @@ def _arguments(args):
     """float, int and pinned workspace, qo_indptr, kv_indptr, kv_len, heads, head_dim_ckv, causal: of fast_mla_decode_plan."""
     if len(args) != 9:
         raise TypeError(f"plan: expected 9 arguments, as FlashInfer's MLA module has, got {len(args)}")
-    return args[3], args[4], args[5], bool(args[8])
+    return host(args[3]), host(args[4]), host(args[5]), bool(args[8])
 
 
 __all__ = ["BatchMLAPagedAttentionWrapper"]

@@ -6,6 +6,7 @@ from .. import _core, _ops
 from .._spec import Rope
 from ._arrays import arange, cast, host, indices, is_torch, module_of, on_gpu, placed
 from ._rope_cache import apply_rope_with_cos_sin_cache, apply_rope_with_cos_sin_cache_inplace
+from ._rope_quantize import mla_rope_quantize_fp8, rope_quantize_fp8, rope_quantize_fp8_append_paged_kv_cache
 
 
 def _positions(indptr, offsets, tokens: int, like):
@@ -174,4 +175,7 @@ __all__ = [
     "apply_rope_pos_ids_inplace",
     "apply_rope_with_cos_sin_cache",
     "apply_rope_with_cos_sin_cache_inplace",
+    "mla_rope_quantize_fp8",
+    "rope_quantize_fp8",
+    "rope_quantize_fp8_append_paged_kv_cache",
 ]
