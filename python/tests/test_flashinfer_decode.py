@@ -335,3 +335,19 @@ def test_lists_and_tables_that_begin_elsewhere(rng, fw, workspace):
     )
     q = rows(rng, fw, 4)
     close(fw.host(wrapper.run(q[2:], (pages.k, pages.v))), wanted(q, pages)[0][2:])
+
+
+def test_a_step_of_other_kernels_than_the_captured_is_refused(rng, fw, workspace):
+    """A graph's launches are fixed: what a plan needs must be what was captured (on a GPU run notes it under capture)."""
+    import kvloom
+
+    wrapper = graph_wrapper(fw, workspace, 2)
+    pages = Pages(rng, fw, [9, 4])
+    tables = (pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE)
+    wrapper.plan(*tables, q_data_type="float32")
+    (entry,) = wrapper._plans.planned.values()
+    entry.captured = entry.plan.graph_key
+    wrapper.plan(*tables, q_data_type="float32")
+    entry.captured ^= 1
+    with pytest.raises(kvloom.MismatchError, match="other kernels than the CUDA graph that was captured.*capture again"):
+        wrapper.plan(*tables, q_data_type="float32")
