@@ -127,6 +127,8 @@ def test_prefill(rng, workspace, pages):
         ragged.run(rows(rng, fw, 2), k, k)
     with pytest.raises(ValueError, match=r"`q`: expected \[tokens, heads, head_dim\]"):
         flashinfer.single_prefill_with_kv_cache(k[0], k, k)
+    with pytest.raises(ValueError, match=r"`custom_mask`: expected \[2, 7\], got \[7, 2\]"):
+        flashinfer.single_prefill_with_kv_cache(rows(rng, fw, 2), k, k, custom_mask=np.ones((7, 2), bool))
     with pytest.raises(ValueError, match="`v`: expected dtype f32, as k has, got f16"):
         flashinfer.single_prefill_with_kv_cache(rows(rng, fw, 2), k, k.astype(np.float16))
 

@@ -67,7 +67,9 @@ def test_prefill_by_tables(rng, fw, workspace, causal):
     )
     expected = wanted(fw, q, pages, q_len, causal=causal, sm_scale=0.3)[0]
     close(fw.host(o), expected)
-    varying = flashinfer.trtllm_batch_decode_with_kv_cache(q, (pages.k, pages.v), workspace, *table_of(pages), 33, 0.3, cum_seq_lens_q=begins, max_q_len=4)
+    varying = flashinfer.trtllm_batch_decode_with_kv_cache(
+        q, (pages.k, pages.v), workspace, *table_of(pages), 33, 0.3, cum_seq_lens_q=begins, max_q_len=4
+    )
     close(fw.host(varying), wanted(fw, q, pages, q_len, causal=True, sm_scale=0.3)[0])
 
 

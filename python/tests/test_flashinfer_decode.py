@@ -346,8 +346,8 @@ def test_a_step_of_other_kernels_than_the_captured_is_refused(rng, fw, workspace
     tables = (pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE)
     wrapper.plan(*tables, q_data_type="float32")
     (entry,) = wrapper._plans.planned.values()
-    entry.captured = entry.plan.graph_key
+    entry.captured.add(entry.plan.graph_key)
     wrapper.plan(*tables, q_data_type="float32")
-    entry.captured ^= 1
-    with pytest.raises(kvloom.MismatchError, match="other kernels than the CUDA graph that was captured.*capture again"):
+    entry.captured = {entry.plan.graph_key ^ 1}
+    with pytest.raises(kvloom.MismatchError, match="other kernels than the CUDA graphs that were captured.*capture again"):
         wrapper.plan(*tables, q_data_type="float32")

@@ -251,7 +251,7 @@ def test_graph_mode(rng, fw, workspace):
         qo = np.cumsum([0, *q_len])
         pages = Pages(rng, fw, [9, 6, 7, 33, 3])
         masks = [rng.random((n, m)) < 0.6 for n, m in zip(q_len, pages.kv_len)]
-        flat = fw.tensor(np.concatenate([m.ravel() for m in masks]), "bool")
+        flat = fw.tensor(np.concatenate([m.ravel() for m in masks] + [np.ones(50 * step)]), "bool")  # a buffer may be longer than the step's mask
         wrapper.plan(
             fw.tensor(qo, "int32"), pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE, custom_mask=flat, q_data_type="float32"
         )

@@ -17,9 +17,11 @@ def packed_mask(custom_mask, packed_custom_mask, q_len, kv_len, like):
         count = 1
         for n in custom_mask.shape:
             count *= n
-        if count != int(bits.sum()):
-            raise ValueError(f"`custom_mask`: expected {int(bits.sum())} elements, q_len * kv_len of each request one after the other, got {count}")
-        packed, begins = packed_segments(placed(custom_mask, like), bits, "little")
+        needed = int(bits.sum())
+        if count < needed:
+            raise ValueError(f"`custom_mask`: expected {needed} elements, q_len * kv_len of each request one after the other, got {count}")
+        # Engines hand over the whole of a buffer, whose front is the step's.
+        packed, begins = packed_segments(placed(custom_mask, like).reshape(-1)[:needed], bits, "little")
         return packed, placed(begins, packed)
     packed, begins = placed(packed_custom_mask, like).reshape(-1), indptr_of((bits + 7) // 8)
     if "uint8" not in str(packed.dtype):

@@ -42,7 +42,9 @@ def prefill_arguments(args) -> HostPlan:
     if not 16 <= len(args) <= 20:
         raise TypeError(f"plan: expected 16 to 20 arguments, as FlashInfer's prefill modules have, got {len(args)}")
     fixed, disable = (args[16], args[17]) if len(args) >= 18 else (-1, False)
-    return HostPlan(host(args[3]), host(args[4]), host(args[5]), args[7], bool(args[14]), args[15], None, -1 if fixed is None else fixed, bool(disable))
+    return HostPlan(
+        host(args[3]), host(args[4]), host(args[5]), args[7], bool(args[14]), args[15], None, -1 if fixed is None else fixed, bool(disable)
+    )
 
 
 def decode_arguments(args) -> HostPlan:

@@ -55,7 +55,7 @@ class Planned:
         self.engine = engine
         self.plan = None
         self.number = -1
-        self.captured = None
+        self.captured = set()  # graph keys
 
     def refresh(self, step: Step, number: int, stream: int | None = None):
         """Plans the step; with a stream its copy to the GPU starts there: graphs launch, and copy nothing."""
@@ -65,9 +65,9 @@ class Planned:
             self.plan = self.engine.plan(**step.lengths)
         else:
             self.engine.replan(self.plan, **step.lengths)
-        if self.captured is not None and self.captured != self.plan.graph_key:
+        if self.captured and self.plan.graph_key not in self.captured:
             raise MismatchError(
-                "plan: this step launches other kernels than the CUDA graph that was captured with this wrapper: expected one of the same kind "
+                "plan: this step launches other kernels than the CUDA graphs that were captured with this wrapper: expected one of the same kind "
                 "(decode steps, or prefill steps), got another; capture again, or plan it with a wrapper of its own"
             )
         if stream is not None:

@@ -107,6 +107,8 @@ def single_prefill_with_kv_cache(
     mask = None, None
     if custom_mask is not None or packed_custom_mask is not None:
         kv_len = k_dims[0 if check_layout(kv_layout) == "NHD" else -2]
+        if custom_mask is not None and custom_mask.ndim == 2 and tuple(custom_mask.shape) != (q_dims[0], kv_len):
+            raise ValueError(f"`custom_mask`: expected [{q_dims[0]}, {kv_len}], got {list(custom_mask.shape)}")
         lengths = (indices([n], "q") for n in (q_dims[0], kv_len))
         mask = packed_mask(custom_mask, packed_custom_mask, *lengths, q)
     return attend_one(

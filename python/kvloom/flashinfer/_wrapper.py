@@ -263,7 +263,7 @@ class Wrapper:
         if params:
             tensors["params"] = params
         if self._use_cuda_graph and self._plans.device is not None and is_torch(q) and module_of(q).cuda.is_current_stream_capturing():
-            planned.captured = planned.plan.graph_key
+            planned.captured.add(planned.plan.graph_key)
         result = planned.engine.run(planned.plan, q, k, v, out=out, lse=lse, return_lse=return_lse, layout=layout, **tensors)
         wants_lse = return_lse
         made, made_lse = result if isinstance(result, tuple) else (result, None)
