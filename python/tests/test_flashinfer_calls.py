@@ -196,7 +196,10 @@ def test_older_latent_decode(rng, fw, workspace, graph):
 
 
 def test_names_of_utils(fw):
+    import importlib
+
     utils = flashinfer.utils
+    assert importlib.import_module("kvloom.flashinfer.utils") is utils
     assert [m.value for m in utils.MaskMode] == [0, 1, 2, 3] and utils.TensorLayout.HND.value == 1 and utils.PosEncodingMode["ALIBI"].value == 2
     assert [utils.next_positive_power_of_2(n) for n in (0, 1, 3, 8, 9)] == [1, 1, 4, 8, 16]
     held = utils.FP4Tensor(1, 2)

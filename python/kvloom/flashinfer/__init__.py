@@ -6,7 +6,10 @@ An LSE is the base-2 logarithm (kvloom's own is natural); causal is bottom-right
 differs from its documentation, the documentation is followed: docs/FLASHINFER.md has the list, and what is not covered.
 """
 
-from . import attention, cascade, decode, jit, mla, page, pod, prefill, quantization, rope, sparse, utils
+import sys
+
+from . import _names_for_engines as utils
+from . import attention, cascade, decode, jit, mla, page, pod, prefill, quantization, rope, sparse
 from .attention import BatchAttention, BatchAttentionWithAttentionSinkWrapper
 from .cascade import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
@@ -52,6 +55,9 @@ from .rope import (
     rope_quantize_fp8_append_paged_kv_cache,
 )
 from .sparse import BlockSparseAttentionWrapper, VariableBlockSparseAttentionWrapper, convert_bsr_mask_layout
+
+# FlashInfer calls it so: `from kvloom.flashinfer.utils import FP4Tensor` finds it.
+sys.modules[__name__ + ".utils"] = utils
 
 _ELSEWHERE = (
     "activation", "autotune", "comm", "fused_moe", "gelu_and_mul", "gemm", "grouped_mm", "logits_processor", "mamba", "norm", "sampling",

@@ -38,7 +38,7 @@ _PLAN_DEFAULTS = {
 }
 
 
-def _legacy(names: dict, args: tuple, given: dict) -> dict:
+def _legacy(names: tuple, args: tuple, given: dict) -> dict:
     """Options of plan that came by position. Releases before o_data_type had one fewer: then rope_theta's place has non_blocking, or data_type's a
     number."""
     order = list(names)
@@ -142,14 +142,14 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
 
     begin_forward = plan
 
-    def _options(self, args, options) -> dict:
+    def _options(self, args, options, order=tuple(_PLAN_DEFAULTS)) -> dict:
         window_right = options.pop("window_right", 0)
         if window_right not in (0, -1, None):
             raise ValueError(f"`window_right`: expected 0, a query is its request's last token, got {window_right}")
         for name in options:
             if name not in _PLAN_DEFAULTS:
                 raise TypeError(f"`{name}`: no such argument of plan; there are: {', '.join(_PLAN_DEFAULTS)}")
-        o = {**_PLAN_DEFAULTS, **_legacy(_PLAN_DEFAULTS, args, options)}
+        o = {**_PLAN_DEFAULTS, **_legacy(order, args, options)}
         if o["data_type"] is not None:
             if o["q_data_type"] is None:
                 o["q_data_type"] = o["data_type"]
@@ -207,7 +207,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     def workspace_size(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options) -> tuple[int, int]:
         """(bytes of the float workspace, bytes of the integer workspace) with which plan, given these, needs no memory of its own for partial
         results. The integer workspace is not used."""
-        o = self._options(args, options)
+        o = self._options(args, options, tuple(name for name in _PLAN_DEFAULTS if name != "non_blocking"))
         _, kv_len = kv_lengths(indptr, last_page_len, page_size, "indptr", "last_page_len")
         return workspace_size_of(
             self,
