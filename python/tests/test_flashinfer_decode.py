@@ -130,6 +130,17 @@ def test_what_forward_says_counts(rng, fw, workspace):
     close(fw.host(wrapper.run(q, (pages.k, pages.v), window_left=3)), wanted(q, pages, window_left=3, sm_scale=0.5)[0])
 
 
+def test_lengths_may_be_overwritten_after_plan(rng, fw, workspace):
+    """Engines write the next step into the same host arrays while layers of this one still come."""
+    pages = Pages(rng, fw, KV_LEN)
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace)
+    lists, last = pages.indptr + 0, pages.last + 0
+    wrapper.plan(lists, pages.indices, last, HEADS, KV_HEADS, DIM, PAGE, q_data_type="float32")
+    lists[...], last[...] = 0, 1
+    q = rows(rng, fw, 4)
+    close(fw.host(wrapper.forward(q, (pages.k, pages.v), sm_scale=0.5)), wanted(q, pages, sm_scale=0.5)[0])
+
+
 def test_positional_orders(rng, fw, workspace):
     """Engines pass plan's options by position, in the order of the release that they were written for."""
     pages = Pages(rng, fw, KV_LEN)

@@ -136,6 +136,8 @@ class Plans:
                 "requests of no pages"
             )
         self.most_tokens = self.most_tokens or step.tokens
+        # A run may plan the step later for another Spec: by then the caller may have written the next one into the same arrays.
+        step = step._replace(lengths={n: _copy(x) if n in ("kv_len", "qo_indptr", "list_indptr") else x for n, x in step.lengths.items()})
         before, self.step, self.schedule = (self.step, self.number, self.schedule), step, schedule
         self.number += 1
         try:
@@ -193,6 +195,10 @@ class Plans:
         align = 64 if self.device is None else 256
         begin = -address(buffer) % align
         return buffer[begin : begin + need] if buffer.shape[0] >= begin + need else None
+
+
+def _copy(x):
+    return x.copy() if hasattr(x, "copy") else x.clone() if hasattr(x, "clone") else x
 
 
 def _covers(capacity: Capacity, step: Step, schedule: Schedule) -> bool:
