@@ -73,6 +73,18 @@ def test_merge_states(rng, fw, rows, n):
         close(fw.host(got), x)
 
 
+def test_merge_any_numbers_of_states(rng, fw):
+    v, s = states(rng, fw, 9)
+    got = flashinfer.triton.cascade.variable_length_merge_states(v, s, fw.tensor([0, 2, 2, 9], "int32"))
+    for r, (a, b) in enumerate([(0, 2), (2, 2), (2, 9)]):
+        if a == b:
+            assert not fw.host(got[0])[r].any() and np.isneginf(fw.host(got[1])[r]).all()
+            continue
+        for x, expected in zip(got, merged(fw, [(v[i : i + 1], s[i : i + 1]) for i in range(a, b)])):
+            close(fw.host(x)[r : r + 1], expected)
+    assert flashinfer.triton.cascade.merge_state is flashinfer.merge_state
+
+
 def test_merge_no_states(fw):
     v, s = flashinfer.merge_states(fw.tensor(np.zeros((2, 0, 3, 8))), fw.tensor(np.zeros((2, 0, 3))))
     assert not fw.host(v).any() and np.isneginf(fw.host(s)).all()
@@ -147,3 +159,11 @@ def test_append_mla(rng, fw):
     for cache, new in zip(caches, (ckv, kpe)):
         for i, slot in enumerate([(2, 3), (0, 0), (1, 0)]):
             assert np.array_equal(fw.host(cache)[slot], fw.host(new)[i])
+
+
+def test_concat_mla_k(rng, fw):
+    k, nope, rope = fw.empty((3, 4, 24)), fw.tensor(rng.standard_normal((3, 4, 16))), fw.tensor(rng.standard_normal((3, 1, 8)))
+    flashinfer.concat_ops.concat_mla_k(k, nope, rope)
+    assert np.array_equal(fw.host(k)[..., :16], fw.host(nope)) and np.array_equal(fw.host(k)[..., 16:], np.broadcast_to(fw.host(rope), (3, 4, 8)))
+    with pytest.raises(ValueError, match=r"`k`: expected \[3, 4, 24\]"):
+        flashinfer.concat_ops.concat_mla_k(k[..., :20], nope, rope)

@@ -9,7 +9,7 @@ differs from its documentation, the documentation is followed: docs/FLASHINFER.m
 import sys
 
 from . import _names_for_engines as utils
-from . import attention, cascade, decode, jit, mla, page, pod, prefill, quantization, rope, sparse
+from . import attention, cascade, concat_ops, decode, jit, mla, page, pod, prefill, quantization, rope, sparse, triton
 from .attention import BatchAttention, BatchAttentionWithAttentionSinkWrapper
 from .cascade import (
     BatchDecodeWithSharedPrefixPagedKVCacheWrapper,
@@ -55,6 +55,8 @@ from .rope import (
     rope_quantize_fp8_append_paged_kv_cache,
 )
 from .sparse import BlockSparseAttentionWrapper, VariableBlockSparseAttentionWrapper, convert_bsr_mask_layout
+
+__version__ = "0.6.18"  # of FlashInfer, whose API this is: engines look at it
 
 # FlashInfer calls it so: `from kvloom.flashinfer.utils import FP4Tensor` finds it.
 sys.modules[__name__ + ".utils"] = utils

@@ -10,7 +10,7 @@ from ._arrays import cast, contiguous, is_torch, to_base2
 _LN2 = math.log(2.0)
 
 
-def _natural(s, name: str):
+def natural(s, name: str):
     """float32 [.., heads] in natural logarithm; a copy."""
     if not hasattr(s, "dtype"):
         raise TypeError(f"`{name}`: expected a float32 tensor, got {type(s).__name__}")
@@ -23,7 +23,7 @@ def merge_state(v_a, s_a, v_b, s_b):
     v_a, v_b  [rows, heads, head_dim]; s_a, s_b float32 [rows, heads], base-2 LSE
     Returns (V, S) of the same shapes. (0, -inf) is the identity; any number of heads and any head_dim.
     """
-    v, s = _ops.merge_states(v_a, _natural(s_a, "s_a"), v_b, _natural(s_b, "s_b"))
+    v, s = _ops.merge_states(v_a, natural(s_a, "s_a"), v_b, natural(s_b, "s_b"))
     return v, to_base2(s)
 
 
@@ -60,5 +60,5 @@ def merge_states(v, s):
     v [rows, states, heads, head_dim], s float32 [rows, states, heads], base-2 LSE. Returns (V [rows, heads, head_dim], S [rows, heads]); no states
     give (0, -inf).
     """
-    merged, lse = _ops.merge_states_n(v, contiguous(_natural(s, "s")))
+    merged, lse = _ops.merge_states_n(v, contiguous(natural(s, "s")))
     return merged, to_base2(lse)

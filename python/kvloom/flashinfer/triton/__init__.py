@@ -1,0 +1,5 @@
+"""Where FlashInfer has merges written in Triton."""
+
+from . import cascade
+
+__all__ = ["cascade"]
