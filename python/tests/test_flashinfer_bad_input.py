@@ -3,12 +3,11 @@
 import subprocess
 import sys
 
+import kvloom
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, NumPy, Pages, rows
-
-import kvloom
-import kvloom.flashinfer as flashinfer
 
 fw = NumPy()
 f32 = {"q_data_type": "float32"}

@@ -1,10 +1,9 @@
 """kvloom.flashinfer: functions of one call (page tables, variants of one request, RoPE with fp8), the older MLA decode, names that engines import."""
 
-import numpy as np
-import pytest
-
 import kvloom
 import kvloom.flashinfer as flashinfer
+import numpy as np
+import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
 from reference import close
 from test_flashinfer_mixed import VARIANT

@@ -1,11 +1,10 @@
 """kvloom.flashinfer: cascades and shared prefixes, against float64 over every request's whole keys."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, attention, framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 
 @pytest.fixture(params=frameworks)

@@ -1,11 +1,10 @@
 """kvloom.flashinfer: decode, against float64."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 KV_LEN = [9, 0, 4, 33]
 
@@ -317,9 +316,9 @@ def test_exact_workspace(rng, fw):
     args = (pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE)
     wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(fw.empty((0,), "uint8"))
     size, ints = wrapper.workspace_size(*args, q_data_type="float32")
-    assert wrapper.workspace_size(*args, "NONE", -1, None, "float32", "float32", None, None, 0.3, None, None, None, None, 8) == wrapper.workspace_size(
-        *args, q_data_type="float32", fixed_split_size=8
-    )  # FlashInfer's order has no non_blocking here
+    assert wrapper.workspace_size(
+        *args, "NONE", -1, None, "float32", "float32", None, None, 0.3, None, None, None, None, 8
+    ) == wrapper.workspace_size(*args, q_data_type="float32", fixed_split_size=8)  # FlashInfer's order has no non_blocking here
     q = rows(rng, fw, 2)
     results = []
     for n in (0, size, size + 100):

@@ -1,11 +1,10 @@
 """kvloom.flashinfer: BatchAttention, sinks, prefill beside decode, against float64."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 Q_LEN, KV_LEN = [1, 7, 0, 1, 3], [9, 7, 6, 33, 0]
 QO = np.cumsum([0, *Q_LEN])

@@ -1,12 +1,11 @@
 """kvloom.flashinfer: multi-head latent attention, against float64."""
 
+import kvloom
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import LN2, PAGE, attention, framework_of, frameworks
 from reference import close
-
-import kvloom
-import kvloom.flashinfer as flashinfer
 
 CKV, KPE, HEADS = 64, 16, 6
 Q_LEN, KV_LEN = [1, 3, 0, 2], [9, 7, 6, 0]

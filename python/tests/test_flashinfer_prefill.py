@@ -1,11 +1,10 @@
 """kvloom.flashinfer: prefill of one request, paged and ragged batches, against float64."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 Q_LEN, KV_LEN = [3, 0, 7, 1, 2], [9, 6, 7, 33, 0]
 QO = np.cumsum([0, *Q_LEN])

@@ -1,12 +1,11 @@
 """kvloom.flashinfer: rotary positions, against float64."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 import reference
 from flashinfer_support import framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 DIM = 32
 

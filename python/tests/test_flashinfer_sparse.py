@@ -1,11 +1,10 @@
 """kvloom.flashinfer: block-sparse attention, against float64 over the whole matrix."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 from flashinfer_support import DIM, HEADS, KV_HEADS, attention, framework_of, frameworks, rows
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 
 @pytest.fixture(params=frameworks)

@@ -1,12 +1,11 @@
 """kvloom.flashinfer: merges, bits, appends and positions."""
 
+import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 import reference
 from flashinfer_support import LN2, PAGE, framework_of, frameworks
 from reference import close
-
-import kvloom.flashinfer as flashinfer
 
 
 @pytest.fixture(params=frameworks)

@@ -8,10 +8,12 @@ from .. import _core
 from ._arrays import arange, cast, concatenate, host, indices, module_of, placed
 from ._lists import check_ids, query_lengths
 from ._masks import packed_mask
+from ._named_errors import named_errors
 from ._plans import Schedule, Step
 from ._wrapper import Wrapper, undone_on_error
 
 
+@named_errors
 def convert_bsr_mask_layout(mask, indptr):
     """mask [blocks, R, C], bool, as the flat masks of the block rows: [R, blocks of the row * C] of each, one after the other. indptr [block rows + 1];
     one on a GPU is copied to the host, which waits for it."""

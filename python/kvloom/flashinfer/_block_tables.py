@@ -11,6 +11,7 @@ from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from .._spec import Spec
 from ._arrays import cast, dtype_of, host, indices, is_torch, on_gpu, placed, to_base2
+from ._named_errors import named_errors
 from ._scales import is_number, scaled
 from ._wrapper import check_layout, refuse_nvfp4
 
@@ -85,7 +86,7 @@ def attend(
         page_size=page_size,
         sm_scale=_scale(bmm1_scale, "bmm1_scale"),
         causal=causal,
-        window_left=max(int(window_left), -1),
+        window_left=-1 if window_left is None else max(int(window_left), -1),
         sink=sinks is not None,
     )
     device = _core.gpu_of(query, "query")
@@ -115,6 +116,7 @@ def _refuse(**given):
             )
 
 
+@named_errors
 def trtllm_batch_decode_with_kv_cache(
     query,
     kv_cache,
@@ -185,6 +187,7 @@ def trtllm_batch_decode_with_kv_cache(
     )
 
 
+@named_errors
 def xqa_batch_decode_with_kv_cache(
     query,
     kv_cache,
@@ -226,6 +229,7 @@ def xqa_batch_decode_with_kv_cache(
     )
 
 
+@named_errors
 def trtllm_batch_context_with_kv_cache(
     query,
     kv_cache,

@@ -7,6 +7,7 @@ import functools
 from ._arrays import host
 from ._arrays import indices as index_array
 from ._lists import kv_lengths, schedule_of
+from ._named_errors import named_errors
 
 
 def _get_range_buf(seq_len: int, device):
@@ -27,6 +28,7 @@ def _range(seq_len: int, device):
     return _range_of(max(1 << max(seq_len - 1, 0).bit_length(), 1024), device)[:seq_len]
 
 
+@named_errors
 def fast_decode_plan(
     self,
     indptr,

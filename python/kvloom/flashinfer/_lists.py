@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from ._arrays import host, indices, placed
 from ._plans import Schedule
 
@@ -32,7 +34,7 @@ def kv_lengths(indptr, last_page_len, page_size: int, indptr_name: str, last_nam
     last = placed(host(indices(last_page_len, last_name)), begins)
     if len(last) != len(pages):
         raise ValueError(f"`{last_name}`: expected {len(pages)} entries, one a request of `{indptr_name}`, got {len(last)}")
-    if not isinstance(page_size, int) or page_size <= 0:
+    if operator.index(page_size) <= 0:
         raise ValueError(f"`page_size`: expected a number of tokens above 0, got {page_size!r}")
     if bool(((last < 0) | (last > page_size)).any()):
         r = int(((last < 0) | (last > page_size)).nonzero()[0][0])

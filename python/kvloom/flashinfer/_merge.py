@@ -6,6 +6,7 @@ import math
 
 from .. import _ops
 from ._arrays import cast, contiguous, is_torch, to_base2
+from ._named_errors import named_errors
 
 _LN2 = math.log(2.0)
 
@@ -17,6 +18,7 @@ def natural(s, name: str):
     return cast(s, "float32") * _LN2
 
 
+@named_errors
 def merge_state(v_a, s_a, v_b, s_b):
     """The attention state of both key sets.
 
@@ -27,6 +29,7 @@ def merge_state(v_a, s_a, v_b, s_b):
     return v, to_base2(s)
 
 
+@named_errors
 def merge_state_in_place(v, s, v_other, s_other, mask=None) -> None:
     """Merges (v_other, s_other) into (v, s), in place. mask [rows], bool or uint8: rows where it is 0 stay as they are."""
     merged_v, merged_s = merge_state(v, s, v_other, s_other)
@@ -54,6 +57,7 @@ def _assign(to, x):
         to[...] = x
 
 
+@named_errors
 def merge_states(v, s):
     """Merges over dimension 1.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._arrays import cast, concatenate, indices, is_torch, placed
+from ._named_errors import named_errors
 
 
 def table_rows(cos_sin_cache, positions, like):
@@ -37,6 +38,7 @@ def turned(x, cos, sin, is_neox: bool):
     return concatenate([mixed, wide[..., 2 * half :]], -1)
 
 
+@named_errors
 def apply_rope_with_cos_sin_cache_inplace(positions, query, key, head_size, cos_sin_cache, is_neox=True) -> None:
     """Turns query and key in place.
 
@@ -45,7 +47,7 @@ def apply_rope_with_cos_sin_cache_inplace(positions, query, key, head_size, cos_
     """
     cos, sin = table_rows(cos_sin_cache, positions, query)
     for x, name in ((query, "query"), (key, "key")):
-        if x.ndim != 2 or x.shape[1] % head_size or x.shape[0] != cos.shape[0]:
+        if head_size <= 0 or x.ndim != 2 or x.shape[1] % head_size or x.shape[0] != cos.shape[0]:
             raise ValueError(f"`{name}`: expected [{cos.shape[0]}, heads * {head_size}], got {list(x.shape)}")
         heads = x.reshape((x.shape[0], x.shape[1] // head_size, head_size))
         out = turned(heads, cos, sin, is_neox).reshape(tuple(x.shape))
@@ -55,6 +57,7 @@ def apply_rope_with_cos_sin_cache_inplace(positions, query, key, head_size, cos_
             x[...] = out.astype(x.dtype)
 
 
+@named_errors
 def apply_rope_with_cos_sin_cache(positions, query, key, head_size, cos_sin_cache, is_neox=True):
     """apply_rope_with_cos_sin_cache_inplace on copies, which it returns."""
     query, key = (x.clone() if is_torch(x) else x.copy() for x in (query, key))

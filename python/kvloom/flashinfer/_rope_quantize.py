@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import _core
 from ._arrays import cast, concatenate, is_torch, module_of
+from ._named_errors import named_errors
 from ._rope_cache import table_rows, turned
 from .page import _append
 
@@ -49,6 +50,7 @@ def _nothing(like):
     return like[..., :0]
 
 
+@named_errors
 def rope_quantize_fp8(
     q_rope,
     k_rope,
@@ -86,6 +88,7 @@ def rope_quantize_fp8(
     return tuple(results)
 
 
+@named_errors
 def mla_rope_quantize_fp8(
     q_rope,
     k_rope,
@@ -108,6 +111,7 @@ def mla_rope_quantize_fp8(
     return rope_quantize_fp8(q_rope, k_rope, q_nope, k_nope, cos_sin_cache, pos_ids, is_neox, quantize_dtype, quant_scale_q, quant_scale_kv, *outputs)
 
 
+@named_errors
 def rope_quantize_fp8_append_paged_kv_cache(
     q_rope,
     k_rope,

@@ -28,6 +28,11 @@ def _number(x, name: str) -> float:
     """A float of a number or of an array of one; on a GPU that waits for it."""
     if is_number(x):
         return float(x)
+    _check_one(x, name)
+    return float(x.reshape(-1)[0])
+
+
+def _check_one(x, name: str):
     size = 1
     for n in getattr(x, "shape", (0,)):
         size *= n
@@ -35,7 +40,6 @@ def _number(x, name: str) -> float:
         raise ValueError(
             f"`{name}`: expected a number, or an array of one, got {list(getattr(x, 'shape', ())) or type(x).__name__}; only fp8 tensors have a scale a head"
         )
-    return float(x.reshape(-1)[0])
 
 
 def _of_heads(x, heads: int, name: str):
@@ -63,6 +67,8 @@ def scales_of(kv_dtype: str, kv_heads: int, q_scale, k_scale, v_scale) -> Scales
         factor *= _number(k_scale, "k_scale")
     if is_number(v_scale) and v_scale == 1.0:
         v_scale = None
+    elif v_scale is not None and not is_number(v_scale):
+        _check_one(v_scale, "v_scale")
     return Scales(factor, {}, v_scale)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._merge import merge_state
+from ._named_errors import name_errors_of
 from ._single import single_prefill_with_kv_cache
 from .decode import BatchDecodeWithPagedKVCacheWrapper
 from .prefill import BatchPrefillWithPagedKVCacheWrapper
@@ -111,3 +112,7 @@ class BatchPrefillWithSharedPrefixPagedKVCacheWrapper:
 
     def end_forward(self) -> None:
         """Does nothing, as in FlashInfer."""
+
+
+for _cls in (BatchDecodeWithSharedPrefixPagedKVCacheWrapper, BatchPrefillWithSharedPrefixPagedKVCacheWrapper):
+    name_errors_of(_cls, ("begin_forward", "plan", "run", "forward"))

@@ -9,6 +9,7 @@ from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from ._arrays import alibi_slopes, indices, to_base2
 from ._masks import packed_mask
+from ._named_errors import named_errors
 from ._plans import one_request
 from ._scales import dequantized, scaled, scales_of
 from ._wrapper import check_backend, check_layout, make_spec, refuse_nvfp4
@@ -69,6 +70,7 @@ def attend_one(
     return (out, to_base2(lse)) if return_lse else out
 
 
+@named_errors
 def single_prefill_with_kv_cache(
     q,
     k,
@@ -137,6 +139,7 @@ def _both(a, b):
     return b if a is None else a if b is None else a * b
 
 
+@named_errors
 def single_decode_with_kv_cache(
     q,
     k,
@@ -182,6 +185,7 @@ def single_decode_with_kv_cache(
     return (result[0][0], result[1][0]) if return_lse else result[0]
 
 
+@named_errors
 def single_prefill_with_kv_cache_with_jit_module(jit_module, q, k, v, *args, kv_layout="NHD", mask_mode=0, window_left=-1, return_lse=False):
     """single_prefill_with_kv_cache with a variant of one's own: jit_module is what gen_customize_single_prefill_module(...).build_and_load() gave; args
     its tensors, then its scalars. mask_mode 1: causal."""
@@ -215,6 +219,7 @@ def single_prefill_with_kv_cache_with_jit_module(jit_module, q, k, v, *args, kv_
     )
 
 
+@named_errors
 def single_decode_with_kv_cache_with_jit_module(jit_module, q, k, v, *args, kv_layout="NHD", window_left=-1, return_lse=False):
     """The same of one query token, q [num_qo_heads, head_dim]."""
     result = single_prefill_with_kv_cache_with_jit_module(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 
 from .. import _core
 from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from .._spec import Rope, Spec
 from ._arrays import alibi_slopes, cast, device_of, dtype_of, is_torch, module_of, to_base2
+from ._named_errors import name_errors_of
 from ._plans import Plans, Schedule, Step, check_workspace
 from ._scales import dequantized, scaled, scales_of
 
@@ -68,6 +70,11 @@ def same_dtype(tensor, name: str, wanted: str, planned: str):
         raise ValueError(f"`{name}`: expected dtype {wanted}, as {planned} says, got {got}; convert it, or plan with its dtype")
 
 
+def plain(x):
+    """A number as Python's, where it came in an array of none dimensions."""
+    return x if x is None or isinstance(x, (int, float)) else float(x)
+
+
 def undone_on_error(plan):
     """A plan that fails leaves the step before."""
 
@@ -87,7 +94,8 @@ def undone_on_error(plan):
 class Wrapper:
     """Attributes with one underscore are FlashInfer's: engines read them, and set some between plan and run, which run then follows."""
 
-    _storage = "paged"
+    def __init_subclass__(cls):
+        name_errors_of(cls, ("__init__", "plan", "begin_forward", "workspace_size", "run", "forward", "forward_return_lse"))
 
     def _set_up(self, workspace, kv_layout, use_cuda_graph, fixed, backend):
         gpu = check_workspace(workspace)
@@ -136,6 +144,11 @@ class Wrapper:
         """Does nothing, as in FlashInfer."""
 
     def _set_heads(self, num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q_dtype, kv_dtype, o_dtype, page_size):
+        num_qo_heads, num_kv_heads, head_dim_qk = map(operator.index, (num_qo_heads, num_kv_heads, head_dim_qk))
+        head_dim_vo = head_dim_qk if head_dim_vo is None else operator.index(head_dim_vo)
+        page_size = None if page_size is None else operator.index(page_size)
+        if min(head_dim_qk, head_dim_vo) <= 0:
+            raise ValueError(f"`head_dim`: expected above 0, got {head_dim_qk} of q and k, {head_dim_vo} of v")
         if num_kv_heads <= 0 or num_qo_heads <= 0 or num_qo_heads % num_kv_heads:
             raise ValueError(f"`num_qo_heads`: expected a multiple of num_kv_heads, {num_kv_heads}, got {num_qo_heads}")
         q = dtype_name(q_dtype)
@@ -147,7 +160,7 @@ class Wrapper:
             else refuse_nvfp4(kv_dtype)
         )
         o = dtype_name(o_dtype) if o_dtype is not None else "bf16" if q in _FP8 else q
-        heads = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk, q, kv, o, page_size)
+        heads = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q, kv, o, page_size)
         if heads != self._heads:
             self._heads = heads
             self._specs = {}
@@ -163,14 +176,14 @@ class Wrapper:
         self._causal = bool(causal)
         self._pos_encoding_mode = pos_encoding_mode
         self._window_left = -1 if window_left is None else int(window_left)
-        self._logits_soft_cap = logits_soft_cap if logits_soft_cap is not None else 0.0
-        self._sm_scale, self._rope_scale, self._rope_theta = sm_scale, rope_scale, rope_theta
+        self._logits_soft_cap = 0.0 if logits_soft_cap is None else plain(logits_soft_cap)
+        self._sm_scale, self._rope_scale, self._rope_theta = plain(sm_scale), plain(rope_scale), plain(rope_theta)
 
     def _spec(self, sink: bool = False, factor: float = 1.0, window_left=None, kv_dtype=None) -> Spec:
         """What the attributes say now."""
         key = (
             self._causal,
-            self._window_left if window_left is None else window_left,
+            self._window_left if window_left is None else int(window_left),
             self._logits_soft_cap,
             self._sm_scale,
             self._pos_encoding_mode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 
 from ._arrays import arange, host, placed, write_front
 from ._arrays import indices as index_array
@@ -117,7 +118,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         q_len_per_req=1 (more: causal within the request)
         """
         o = self._options(args, options)
-        q_len, batch = o["q_len_per_req"], len(last_page_len)
+        q_len, batch = operator.index(o["q_len_per_req"]), len(last_page_len)
         self._check_q_len(q_len)
         if self._use_cuda_graph:
             if batch != self._fixed_batch_size:
@@ -160,7 +161,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         return o
 
     def _check_q_len(self, q_len):
-        if not isinstance(q_len, int) or q_len < 1:
+        if q_len < 1:
             raise ValueError(f"`q_len_per_req`: expected 1 or more, got {q_len!r}")
         if self._use_cuda_graph and self._q_len_per_req not in (None, q_len):
             raise ValueError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from .. import _core, _ops
 from ._arrays import arange, cast, host, indices, is_torch, module_of, on_gpu, placed
+from ._named_errors import named_errors
 from ._wrapper import check_layout, split_cache
 
 
+@named_errors
 def get_seq_lens(kv_indptr, kv_last_page_len, page_size: int):
     """int32 [requests]: tokens of each request; 0 of one without pages. Where kv_indptr is."""
     begins = indices(kv_indptr, "kv_indptr")
@@ -17,6 +19,7 @@ def get_seq_lens(kv_indptr, kv_last_page_len, page_size: int):
     return cast(((pages - 1) * page_size + last) * (pages > 0), "int32")
 
 
+@named_errors
 def get_batch_indices_positions(append_indptr, seq_lens, nnz: int, batch_indices=None, positions=None):
     """Request and position of each of nnz appended tokens, int32 [nnz] both, where append_indptr is.
 
@@ -82,6 +85,7 @@ def _append(k_new, v_new, k, v, batch_indices, positions, kv_indices, kv_indptr,
     _ops.append_kv(k_new, v_new, k, v, layout=layout, **where)
 
 
+@named_errors
 def append_paged_kv_cache(
     append_key, append_value, batch_indices, positions, paged_kv_cache, kv_indices, kv_indptr, kv_last_page_len, kv_layout="NHD"
 ) -> None:
@@ -98,6 +102,7 @@ def append_paged_kv_cache(
     _append(append_key, append_value, k, v, batch_indices, positions, kv_indices, kv_indptr, kv_layout)
 
 
+@named_errors
 def append_paged_mla_kv_cache(
     append_ckv, append_kpe, batch_indices, positions, ckv_cache, kpe_cache, kv_indices, kv_indptr, kv_last_page_len
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._masks import packed_mask
+from ._named_errors import name_errors_of
 from ._single import single_prefill_with_kv_cache
 from ._wrapper import check_layout
 from .decode import BatchDecodeWithPagedKVCacheWrapper
@@ -224,5 +225,8 @@ class BatchPODWithPagedKVCacheWrapper:
     def end_forward(self) -> None:
         """Does nothing, as in FlashInfer."""
 
+
+for _cls in (PODWithPagedKVCacheWrapper, BatchPODWithPagedKVCacheWrapper):
+    name_errors_of(_cls, ("begin_forward", "plan", "run", "forward"))
 
 __all__ = ["BatchPODWithPagedKVCacheWrapper", "PODWithPagedKVCacheWrapper"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._arrays import arange, cast, concatenate, host, indices, indptr_of, is_torch, module_of, placed, repeat, zeros
+from ._named_errors import named_errors
 
 
 def _weights(like, bitorder: str):
@@ -25,6 +26,7 @@ def _flat_bits(x, name: str):
     return cast((x.reshape(-1) != 0), "uint8")
 
 
+@named_errors
 def packbits(x, bitorder: str = "big"):
     """x, bool, as uint8 [ceil(n / 8)], where x is. bitorder "big": the first element is the highest bit; "little": the lowest."""
     bits = _flat_bits(x, "x")
@@ -51,6 +53,7 @@ def packed_segments(x, lengths, bitorder: str):
     return _pack(padded, bitorder), bytes_indptr
 
 
+@named_errors
 def segment_packbits(x, indptr, bitorder: str = "big"):
     """Segments x[indptr[i] : indptr[i + 1]], each packed from a byte of its own. Returns uint8 and the bytes' indptr, int32, both where x is. An
     indptr on a GPU is copied to the host, which waits for it."""

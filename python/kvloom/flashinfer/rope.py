@@ -5,6 +5,7 @@ from __future__ import annotations
 from .. import _core, _ops
 from .._spec import Rope
 from ._arrays import arange, cast, host, indices, is_torch, module_of, on_gpu, placed
+from ._named_errors import named_errors
 from ._rope_cache import apply_rope_with_cos_sin_cache, apply_rope_with_cos_sin_cache_inplace
 from ._rope_quantize import mla_rope_quantize_fp8, rope_quantize_fp8, rope_quantize_fp8_append_paged_kv_cache
 
@@ -36,8 +37,8 @@ def _rope(rotary_dim, interleave, rope_scale, rope_theta, low_freq_factor=0.0, h
     return Rope(
         mode="interleaved" if interleave else "half_split",
         rotary_dim=rotary_dim or 0,
-        theta=float(rope_theta),
-        scaling=float(rope_scale),
+        theta=10000.0 if rope_theta is None else float(rope_theta),
+        scaling=1.0 if rope_scale is None else float(rope_scale),
         low_freq_factor=float(low_freq_factor),
         high_freq_factor=float(high_freq_factor),
         original_context=float(old_context_len),
@@ -58,6 +59,7 @@ def _in_place(q, k, pos, rope):
         _turn(x, pos, rope, name)
 
 
+@named_errors
 def apply_rope_inplace(q, k, indptr, offsets, rotary_dim=None, interleave=False, rope_scale=1, rope_theta=1e4) -> None:
     """Turns q and k in place.
 
@@ -69,6 +71,7 @@ def apply_rope_inplace(q, k, indptr, offsets, rotary_dim=None, interleave=False,
     _in_place(q, k, _positions(indptr, offsets, q.shape[0], q), _rope(rotary_dim, interleave, rope_scale, rope_theta))
 
 
+@named_errors
 def apply_rope(q, k, indptr, offsets, rotary_dim=None, interleave=False, rope_scale=1, rope_theta=1e4):
     """apply_rope_inplace on copies, which it returns."""
     q, k = _copies(q, k)
@@ -76,11 +79,13 @@ def apply_rope(q, k, indptr, offsets, rotary_dim=None, interleave=False, rope_sc
     return q, k
 
 
+@named_errors
 def apply_rope_pos_ids_inplace(q, k, pos_ids, rotary_dim=None, interleave=False, rope_scale=1, rope_theta=1e4) -> None:
     """apply_rope_inplace with a position for every token: pos_ids [tokens], int32 or int64."""
     _in_place(q, k, _at(pos_ids, q), _rope(rotary_dim, interleave, rope_scale, rope_theta))
 
 
+@named_errors
 def apply_rope_pos_ids(q, k, pos_ids, rotary_dim=None, interleave=False, rope_scale=1, rope_theta=1e4):
     """apply_rope_pos_ids_inplace on copies, which it returns."""
     q, k = _copies(q, k)
@@ -88,6 +93,7 @@ def apply_rope_pos_ids(q, k, pos_ids, rotary_dim=None, interleave=False, rope_sc
     return q, k
 
 
+@named_errors
 def apply_llama31_rope_inplace(
     q,
     k,
@@ -106,6 +112,7 @@ def apply_llama31_rope_inplace(
     _in_place(q, k, _positions(indptr, offsets, q.shape[0], q), rope)
 
 
+@named_errors
 def apply_llama31_rope(
     q,
     k,
@@ -127,6 +134,7 @@ def apply_llama31_rope(
     return q, k
 
 
+@named_errors
 def apply_llama31_rope_pos_ids_inplace(
     q,
     k,
@@ -144,6 +152,7 @@ def apply_llama31_rope_pos_ids_inplace(
     _in_place(q, k, _at(pos_ids, q), rope)
 
 
+@named_errors
 def apply_llama31_rope_pos_ids(
     q,
     k,
