@@ -118,7 +118,7 @@ def main():
     print(f"{'implementation':26} {'prompts':>7} {'seconds':>9} {'tokens/s':>10}  prompts continued as kvloom does")
     for row in rows:
         said = row.get("error") or row.get("left_out")
-        tail = said or f"{row['seconds']:9.3f} {row['tokens_per_second']:10.1f}  {row.get('same_as_kvloom', '-')} of {row['prompts']}"
+        tail = said[:100] if said else f"{row['seconds']:9.3f} {row['tokens_per_second']:10.1f}  {row.get('same_as_kvloom', '-')} of {row['prompts']}"
         print(f"{row['implementation']:26} {row['prompts']:7} {tail}")
     if options.json:
         about = {"device": where, "torch": torch.__version__, "transformers": transformers.__version__, "kvloom": kvloom.__version__, "parameters": size}

@@ -326,6 +326,39 @@ def test_refusals_say_what_to_do():
         model(ids)
 
 
+class PagedCache:
+    """As much of transformers' paged cache as a layer sees: one group of full attention."""
+
+    block_size, layer_index_to_group_indices, sliding_windows = 4, {0: (0, 0)}, {0: 1}
+
+    def __init__(self):
+        self.key_cache, self.value_cache = ([torch.randn(10 * 4, 2, 16)] for _ in "kv")
+
+
+def test_a_paged_step_is_known_by_its_lengths_its_cache_and_its_slots():
+    """Tensors that are written again, and shared between caches, as static buffers are; rows behind the last request are padding."""
+    module = torch.nn.Module()
+    module.layer_idx = 0
+    caches = PagedCache(), PagedCache()
+    cu_q, cu_k, read, write = (torch.zeros(n, dtype=t) for n, t in ((3, torch.int32), (3, torch.int32), (16, torch.int64), (4, torch.int64)))
+    for blocks, kv_len, cache in (((3, 5), (6, 3), 0), ((3, 5), (6, 3), 1), ((7, 5), (6, 3), 1), ((7, 5), (7, 4), 1), ((7, 5), (8, 1), 0)):
+        slots = [[(blocks[r] if i < 4 else 8 + r) * 4 + i % 4 for i in range(kv_len[r])] for r in range(2)]
+        if cache == 0 or kv_len != (6, 3):
+            cu_q[:], cu_k[:] = torch.tensor([0, 1, 2]), torch.tensor([0, kv_len[0], sum(kv_len)])
+        read[: sum(kv_len)] = torch.tensor(sum(slots, []))
+        write[:2], write[2:] = torch.tensor([s[-1] for s in slots]), 0
+        q, k, v = (torch.randn(1, h, 4, 16) for h in (4, 2, 2))
+        given = {"cache": caches[cache], "cu_seq_lens_q": cu_q, "cu_seq_lens_k": cu_k, "read_index": [read[: sum(kv_len)]], "write_index": [write]}
+        with torch.no_grad():
+            out, _ = kt.paged_attention_forward(module, q, k, v, None, scaling=0.25, **given)
+        assert out.shape == (1, 4, 4, 16) and not out[0, 2:].any()
+        for r in range(2):
+            keys, values = (pool[0][slots[r]].transpose(0, 1)[None] for pool in (caches[cache].key_cache, caches[cache].value_cache))
+            assert torch.equal(keys[0, :, -1], k[0, :, r])  # the new key was written
+            wanted = torch.nn.functional.scaled_dot_product_attention(q[:, :, r : r + 1], keys, values, enable_gqa=True)
+            torch.testing.assert_close(out[0, r], wanted[0, :, 0], atol=1e-5, rtol=1e-5)
+
+
 @paged
 def test_another_name():
     kt.register("mine")

@@ -17,13 +17,14 @@ class PagedStep:
         columns = torch.stack([cu_seq_lens_q, *by_type.values()]).tolist()  # one copy from the device a step
         self.indptr_q = columns[0]
         self.indptr_k = dict(zip(by_type, columns[1:]))
-        self.groups: dict[int, GroupKeys] = {}
+        self.groups: dict[tuple, GroupKeys] = {}
 
     def of_group(self, cache, group: int, window: int, read_index: torch.Tensor, write_index: torch.Tensor) -> GroupKeys:
-        keys = self.groups.get(group)
+        name = (cache, group, *(part for x in (read_index, write_index) for part in (x.data_ptr(), len(x), -1 if x.is_inference() else x._version)))
+        keys = self.groups.get(name)
         if keys is None:
-            name = None if None in self.indptr_k else "full_attention" if window == 1 else "sliding_attention"
-            keys = self.groups[group] = GroupKeys(cache, self.indptr_q, self.indptr_k[name], window, read_index, write_index)
+            kind = None if None in self.indptr_k else "full_attention" if window == 1 else "sliding_attention"
+            keys = self.groups[name] = GroupKeys(cache, self.indptr_q, self.indptr_k[kind], window, read_index, write_index)
         return keys
 
 
@@ -124,7 +125,7 @@ def paged_attention_forward(
         False,
         sink is not None,
     )
-    kept = planned(spec, q.device, group, step, None, keys.tokens, lambda: keys.lengths)
+    kept = planned(spec, q.device, group, keys, None, keys.tokens, lambda: keys.lengths)
     if q.shape[0] == keys.tokens:
         out = kept.engine.run(kept.plan, q, k, v, pages=keys.pages, sink=sink)
     else:  # padded: rows behind the last request are nobody's
