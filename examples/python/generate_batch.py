@@ -94,12 +94,20 @@ def main():
     model = make_model()
     where = torch.cuda.get_device_name() if ON_GPU else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     size = sum(p.numel() for p in model.parameters())
-    print(f"{where}; torch {torch.__version__}, transformers {transformers.__version__}, kvloom {kvloom.__version__}; {size / 1e6:.0f} M parameters, {model.dtype}")
+    print(
+        f"{where}; torch {torch.__version__}, transformers {transformers.__version__}, kvloom {kvloom.__version__}"
+        f"; {size / 1e6:.0f} M parameters, {model.dtype}"
+    )
     rows, tokens = [], {}
     for count in (int(n) for n in options.prompts.split(",")):
         prompts = make_prompts(count, options.prompt_tokens, model.config.vocab_size)
         for implementation in options.implementations.split(","):
-            row = {"implementation": "paged|" + implementation, "prompts": count, "prompt_tokens": sum(map(len, prompts)), "new_tokens": count * options.new}
+            row = {
+                "implementation": "paged|" + implementation,
+                "prompts": count,
+                "prompt_tokens": sum(map(len, prompts)),
+                "new_tokens": count * options.new,
+            }
             rows.append(row)
             if time.perf_counter() - started > options.time_limit:
                 row["left_out"] = f"{options.time_limit:.0f} s were over"
@@ -121,7 +129,13 @@ def main():
         tail = said[:100] if said else f"{row['seconds']:9.3f} {row['tokens_per_second']:10.1f}  {row.get('same_as_kvloom', '-')} of {row['prompts']}"
         print(f"{row['implementation']:26} {row['prompts']:7} {tail}")
     if options.json:
-        about = {"device": where, "torch": torch.__version__, "transformers": transformers.__version__, "kvloom": kvloom.__version__, "parameters": size}
+        about = {
+            "device": where,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "kvloom": kvloom.__version__,
+            "parameters": size,
+        }
         about |= {"dtype": str(model.dtype), "new": options.new, "seconds": round(time.perf_counter() - started, 1)}
         with open(options.json, "w") as file:
             json.dump({**about, "rows": rows}, file, indent=1)

@@ -20,7 +20,8 @@ def randomised(model):
 
 
 def make(name: str, seed: int = 1, **changes):
-    """llama: GQA with three queries a head; mistral: sliding windows in every layer; gemma2: soft cap, every other layer a sliding window; qwen2: biases, windows in its upper layers;
+    """llama: GQA with three queries a head; mistral: sliding windows in every layer; gemma2: soft cap, every other layer a sliding window; qwen2:
+    biases, windows in its upper layers;
     qwen3: norms of Q and K; gpt_oss: sinks and windows."""
     common = {
         "vocab_size": VOCABULARY,

@@ -86,6 +86,8 @@ class Weights:
         tokens = self.fields["tokenizer.ggml.tokens"]
         merges = [tuple(m.split(" ")) for m in self.fields["tokenizer.ggml.merges"]]
         tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(tokens)}, merges))
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        )
         tokenizer.decoder = decoders.ByteLevel()
         return tokenizer

@@ -23,6 +23,7 @@ _PLANNED = [_LAYOUT, *(getattr(torch.Tag, name) for name in ("cudagraph_unsafe",
 
 _library = torch.library.Library("kvloom", "FRAGMENT")
 
+
 def _operator(schema: str, tags=(_LAYOUT,)):
     def register(function):
         name = schema.partition("(")[0]

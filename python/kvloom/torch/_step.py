@@ -20,7 +20,9 @@ def step_of(name: str) -> Step:
     step = _steps.get(name)
     if step is None:
         alive = ", ".join(sorted(_steps)) or "none"
-        raise ValueError(f"`step`: expected the name of a kvloom.torch.Step that is alive ({alive}), got '{name}'; keep the Step beside what calls it")
+        raise ValueError(
+            f"`step`: expected the name of a kvloom.torch.Step that is alive ({alive}), got '{name}'; keep the Step beside what calls it"
+        )
     if step.planned is None:
         raise ValueError(f"`step`: '{name}' has no plan yet; call its plan(kv_len, ...) before the model")
     return step

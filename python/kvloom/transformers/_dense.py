@@ -104,7 +104,9 @@ def _ragged(key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch
 def _traced(q, key, value, mask, q_length, scaling, is_causal, softcap, s_aux):
     """The same for torch.compile, which plans at every layer. None is sdpa's None: causal from the first key on."""
     if isinstance(mask, StepMask):
-        raise kvloom.UnsupportedError("`attention_mask`: expected a tensor in compiled code, got a StepMask, made outside; compile what makes the masks, too")
+        raise kvloom.UnsupportedError(
+            "`attention_mask`: expected a tensor in compiled code, got a StepMask, made outside; compile what makes the masks, too"
+        )
     batch, _, kv_length, _ = key.shape
     k, v = (x.transpose(1, 2).reshape(batch * kv_length, x.shape[1], x.shape[3]) for x in (key, value))
     requests = torch.arange(batch + 1, dtype=torch.int64)

@@ -122,7 +122,9 @@ def as_bool(mask: torch.Tensor) -> torch.Tensor:
         raise TypeError(f"`attention_mask`: expected bool or floating point, got {mask.dtype}")
     keep = mask == 0
     if not torch.compiler.is_compiling() and not bool((keep | (mask <= -1e4)).all()):
-        raise kvloom.UnsupportedError("`attention_mask`: expected 0 and what hides a key (-1e4 or less), got other numbers, a bias; use eager or sdpa")
+        raise kvloom.UnsupportedError(
+            "`attention_mask`: expected 0 and what hides a key (-1e4 or less), got other numbers, a bias; use eager or sdpa"
+        )
     return keep
 
 
