@@ -230,3 +230,19 @@ def test_plans_follow_what_runs_ask_for(rng, fw, workspace):
     for i in range(20):
         step(sm_scale=0.1 + i)
     assert len(wrapper._plans.planned) <= 8
+
+
+def test_calls_of_one_request_share_an_engine(rng, fw):
+    """However many lengths come: memory for partial results is an engine's, and there is one a Spec."""
+    from kvloom import _engines
+    from kvloom.flashinfer import _plans
+
+    _engines.clear_engines()
+    _plans._one.clear()
+    k, v = (rows(rng, fw, 200, heads=KV_HEADS) for _ in "kv")
+    for n in range(1, 100):
+        q = rows(rng, fw, n)
+        o = flashinfer.single_prefill_with_kv_cache(q, k[: 2 * n], v[: 2 * n])
+    close(fw.host(o), attention(fw.host(q), fw.host(k)[:198], fw.host(v)[:198])[0])
+    assert len(_engines._engines) == 1 and len(_plans._one) <= 64
+    close(fw.host(flashinfer.single_prefill_with_kv_cache(q, k[:198], v[:198])), fw.host(o))

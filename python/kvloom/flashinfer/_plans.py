@@ -11,10 +11,11 @@ import typing
 
 from .. import _core
 from .._engine import Engine, workspace_size
+from .._engines import engine_for
 from .._errors import MismatchError
 from .._frameworks import current_stream
 from .._spec import Capacity, Options, Spec
-from ._arrays import address, as_bytes, framework_of
+from ._arrays import address, as_bytes, framework_of, is_torch, module_of, on_gpu
 
 _MOST = 8  # engines a wrapper keeps, the last used ones; in CUDA-graph mode all: captured graphs read their plans
 
@@ -214,25 +215,29 @@ def _covers(capacity: Capacity, step: Step, schedule: Schedule) -> bool:
 _one: collections.OrderedDict = collections.OrderedDict()
 _one_lock = threading.Lock()
 _ONE_MOST = 64
+_captured: list = []  # what CUDA graphs launch must stay: nobody says when a graph is gone
 
 
 def one_request(spec: Spec, device: int | None, q_len: int, kv_len: int) -> Planned:
-    """A planned step of one ragged request, kept: calls of one request come a layer at a time, and graphs capture their launch."""
+    """A planned step of one ragged request. Plans are kept, the last used ones: calls of one request come a layer at a time. Engines are those of
+    engine_for, one a Spec."""
+    engine = engine_for(spec, device, 1, max(q_len, 1))
     key = (spec, device, q_len, kv_len)
     with _one_lock:
         entry = _one.pop(key, None)
-        if entry is None:
-            engine = Engine(
-                spec,
-                Capacity(max_requests=1, max_query_tokens=max(q_len, 1)),
-                Options(backend="cpu" if device is None else "cuda", device=-1 if device is None else device, levels="off"),
-            )
+        if entry is None or entry.engine is not engine:
             entry = Planned(engine)
             entry.plan = engine.plan([kv_len], [0, q_len], list_indptr=[0, kv_len])
         _one[key] = entry
         while len(_one) > _ONE_MOST:
             _one.popitem(last=False)
         return entry
+
+
+def keep_if_captured(entry: Planned, q):
+    """Called where work for `q` is about to be launched from an entry that may be dropped later."""
+    if on_gpu(q) and is_torch(q) and module_of(q).cuda.is_current_stream_capturing() and entry not in _captured:
+        _captured.append(entry)
 
 
 def check_workspace(buffer, name: str = "float_workspace_buffer"):

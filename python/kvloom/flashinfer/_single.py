@@ -10,7 +10,7 @@ from .._frameworks import dtype_name
 from ._arrays import alibi_slopes, indices, to_base2
 from ._masks import packed_mask
 from ._named_errors import named_errors
-from ._plans import one_request
+from ._plans import keep_if_captured, one_request
 from ._scales import dequantized, scaled, scales_of
 from ._wrapper import check_backend, check_layout, make_spec, refuse_nvfp4
 
@@ -63,6 +63,7 @@ def attend_one(
         extra["alibi_slopes"] = alibi_slopes(q_dims[1], q)
     if params:
         extra["params"] = params
+    keep_if_captured(planned, q)
     result = planned.engine.run(planned.plan, q, k, v, return_lse=return_lse, layout=layout, **extra)
     out, lse = result if return_lse else (result, None)
     if fused.out is not None:
