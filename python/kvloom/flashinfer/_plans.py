@@ -50,13 +50,14 @@ class Schedule(typing.NamedTuple):
 class Planned:
     """An engine and the plan of a step."""
 
-    __slots__ = ("engine", "plan", "number", "captured")
+    __slots__ = ("engine", "plan", "number", "captured", "used")
 
     def __init__(self, engine):
         self.engine = engine
         self.plan = None
         self.number = -1
         self.captured = set()  # graph keys
+        self.used = False  # by a run, so that a graph may hold it
 
     def refresh(self, step: Step, number: int, stream: int | None = None):
         """Plans the step; with a stream its copy to the GPU starts there: graphs launch, and copy nothing."""
@@ -144,7 +145,7 @@ class Plans:
         try:
             if self.fixed is not None:
                 for key, entry in self.planned.items():
-                    if key[1] == schedule:
+                    if key[1] == schedule and entry.used:
                         entry.refresh(step, self.number, self.stream())
             self.asked = None
             planned = self.get(self.instead.get(spec, spec))

@@ -10,7 +10,7 @@ from .. import _core
 from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from .._spec import Rope, Spec
-from ._arrays import alibi_slopes, cast, device_of, dtype_of, is_torch, module_of, to_base2
+from ._arrays import alibi_slopes, cast, device_of, is_torch, module_of, to_base2
 from ._named_errors import name_errors_of
 from ._plans import Plans, Schedule, Step, check_workspace
 from ._scales import dequantized, scaled, scales_of
@@ -151,25 +151,18 @@ class Wrapper:
             raise ValueError(f"`head_dim`: expected above 0, got {head_dim_qk} of q and k, {head_dim_vo} of v")
         if num_kv_heads <= 0 or num_qo_heads <= 0 or num_qo_heads % num_kv_heads:
             raise ValueError(f"`num_qo_heads`: expected a multiple of num_kv_heads, {num_kv_heads}, got {num_qo_heads}")
+        if str(kv_dtype).removeprefix("torch.") == "uint8":
+            refuse_nvfp4(kv_dtype)
         q = dtype_name(q_dtype)
-        kv = (
-            dtype_name(kv_dtype)
-            if kv_dtype is not None and str(kv_dtype) not in ("torch.uint8", "uint8")
-            else q
-            if kv_dtype is None
-            else refuse_nvfp4(kv_dtype)
-        )
+        kv = q if kv_dtype is None else dtype_name(kv_dtype)
         o = dtype_name(o_dtype) if o_dtype is not None else "bf16" if q in _FP8 else q
         heads = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q, kv, o, page_size)
         if heads != self._heads:
             self._heads = heads
             self._specs = {}
         self._num_qo_heads, self._num_kv_heads, self._page_size = num_qo_heads, num_kv_heads, page_size
-        self._cached_q_data_type, self._cached_kv_data_type, self._cached_o_data_type = (
-            q_dtype,
-            kv_dtype if kv_dtype is not None else q_dtype,
-            o_dtype,
-        )
+        self._cached_q_data_type, self._cached_o_data_type = q_dtype, o_dtype
+        self._cached_kv_data_type = q_dtype if kv_dtype is None else kv_dtype
 
     def _set_attention(self, *, causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta):
         check_positions(pos_encoding_mode)
@@ -264,6 +257,7 @@ class Wrapper:
         scales = scales_of(kv_dtype, heads[1], q_scale, k_scale, v_scale)
         spec = self._spec(sinks is not None, scales.factor, window_left, other_kv)
         planned = self._plans.get(spec)
+        planned.used = True
         tensors = dict(scales.tensors)
         if spec.alibi:
             tensors["alibi_slopes"] = self._alibi(q)
@@ -331,7 +325,3 @@ def make_spec(heads, causal, window_left, cap, sm_scale, positions, rope_scale, 
         rope=rope,
         variant=variant,
     )
-
-
-def output_dtype(o_dtype, q):
-    return o_dtype if o_dtype is not None else dtype_of(q)
