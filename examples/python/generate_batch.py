@@ -26,9 +26,9 @@ started = time.perf_counter()
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prompts", default="32,128" if ON_GPU else "4,8", help="numbers of prompts, one run each")
-    parser.add_argument("--prompt-tokens", type=int, default=512 if ON_GPU else 48, help="of the longest prompt; the shortest has an eighth")
-    parser.add_argument("--new", type=int, default=64 if ON_GPU else 12, help="tokens to make for each prompt")
+    parser.add_argument("--prompts", default="32,128" if ON_GPU else "8,32", help="numbers of prompts, one run each")
+    parser.add_argument("--prompt-tokens", type=int, default=512 if ON_GPU else 256, help="of the longest prompt; the shortest has an eighth")
+    parser.add_argument("--new", type=int, default=64 if ON_GPU else 24, help="tokens to make for each prompt")
     parser.add_argument("--implementations", default=",".join(["kvloom", "sdpa", *own_flash(), "eager"]), help="names behind paged|")
     parser.add_argument("--json", help="a file for the figures")
     parser.add_argument("--time-limit", type=float, default=75, help="seconds after which no further run begins")
