@@ -276,7 +276,7 @@ def test_fast_decode_plan(rng, fw, workspace, page):
     close(fw.host(wrapper.forward(q, cache, sm_scale=0.3, logits_soft_cap=0.0)), wanted(q, pages, sm_scale=0.3)[0])
 
 
-@pytest.mark.parametrize("arguments", [15, 16, 18, 19, 20])
+@pytest.mark.parametrize("arguments", ["no tensor cores", 15, 16, 18, 19, 20])
 def test_module_plans(rng, fw, workspace, arguments):
     """As vLLM does: _cached_module.plan by position, behind the wrapper's back."""
     wrapper = graph_wrapper(fw, workspace, 3)
@@ -291,7 +291,7 @@ def test_module_plans(rng, fw, workspace, arguments):
         buffer[: len(x)] = x
     ws = (wrapper._float_workspace_buffer, wrapper._int_workspace_buffer, wrapper._pin_memory_int_workspace_buffer)
     lengths = fw.tensor([21, 1, 30], "int32")  # FlashInfer's host formula makes 1 of an empty request's padded last page
-    if arguments == 15:
+    if arguments == "no tensor cores":
         args = (*ws, pages.indptr, 3, HEADS, KV_HEADS, PAGE, True, -1, 0.0, DIM, DIM, None, None)
     else:
         args = (*ws, fw.tensor(range(4), "int32"), pages.indptr, lengths, 3, 3, HEADS, KV_HEADS, PAGE, True, DIM, DIM, False, -1, -1, False, 0, 0)[
@@ -302,7 +302,7 @@ def test_module_plans(rng, fw, workspace, arguments):
     o, lse = wrapper.run(q, (pages.k, pages.v), return_lse=True)
     for got, expected in zip((o, lse), wanted(q, pages)):
         close(fw.host(got), expected)
-    with pytest.raises(TypeError, match="expected 16 to 20 arguments"):
+    with pytest.raises(TypeError, match="expected 15 to 20 arguments"):
         wrapper._cached_module.plan(1, 2)
 
 
@@ -370,6 +370,9 @@ def test_a_step_of_other_kernels_than_the_captured_is_refused(rng, fw, workspace
     (entry,) = wrapper._plans.planned.values()
     entry.captured.add(entry.plan.graph_key)
     wrapper.plan(*tables, q_data_type="float32")
+    with pytest.raises(kvloom.MismatchError, match="fixed_split_size, disable_split_kv: expected those of the CUDA graphs"):
+        wrapper.plan(*tables, q_data_type="float32", disable_split_kv=True)
+    wrapper.run(rows(rng, fw, 2), (pages.k, pages.v))
     entry.captured = {entry.plan.graph_key ^ 1}
     with pytest.raises(kvloom.MismatchError, match="other kernels than the CUDA graphs that were captured.*capture again"):
         wrapper.plan(*tables, q_data_type="float32")

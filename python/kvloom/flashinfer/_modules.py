@@ -17,7 +17,7 @@ class HostPlan(typing.NamedTuple):
     kv_len: typing.Any  # None: the wrapper's last_page_len buffer says it
     requests: int
     causal: bool
-    window_left: int
+    window_left: int | None  # None: the wrapper's
     logits_soft_cap: float | None
     fixed_split_size: int
     disable_split_kv: bool
@@ -37,19 +37,19 @@ class CachedModule:
 
 
 def prefill_arguments(args) -> HostPlan:
-    """float, int and pinned workspace, qo_indptr, kv_indptr, kv_len, total rows, batch, heads, KV heads, page_size, graph, dims (2), causal, window_left
-    [, fixed_split_size, disable_split_kv [, num_colocated_ctas [, uniform_q_len]]]."""
-    if not 16 <= len(args) <= 20:
-        raise TypeError(f"plan: expected 16 to 20 arguments, as FlashInfer's prefill modules have, got {len(args)}")
+    """float, int and pinned workspace, qo_indptr, kv_indptr, kv_len, total rows, batch, heads, KV heads, page_size, graph, dims (2), causal
+    [, window_left [, fixed_split_size, disable_split_kv [, num_colocated_ctas [, uniform_q_len]]]]."""
+    if not 15 <= len(args) <= 20:
+        raise TypeError(f"plan: expected 15 to 20 arguments, as FlashInfer's prefill modules have, got {len(args)}")
+    window_left = args[15] if len(args) > 15 else None
     fixed, disable = (args[16], args[17]) if len(args) >= 18 else (-1, False)
-    return HostPlan(
-        host(args[3]), host(args[4]), host(args[5]), args[7], bool(args[14]), args[15], None, -1 if fixed is None else fixed, bool(disable)
-    )
+    arrays = (host(args[3]), host(args[4]), host(args[5]))
+    return HostPlan(*arrays, args[7], bool(args[14]), window_left, None, -1 if fixed is None else fixed, bool(disable))
 
 
 def decode_arguments(args) -> HostPlan:
     """prefill_arguments, or what the modules without tensor cores have: workspaces (3), kv_indptr, batch, heads, KV heads, page_size, graph,
     window_left, soft cap, dims (2), empty q, empty kv."""
-    if len(args) == 15:
+    if len(args) == 15 and not hasattr(args[4], "__len__"):
         return HostPlan(None, host(args[3]), None, args[4], False, args[9], args[10], -1, False)
     return prefill_arguments(args)

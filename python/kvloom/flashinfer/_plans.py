@@ -147,6 +147,11 @@ class Plans:
                 for key, entry in self.planned.items():
                     if key[1] == schedule and entry.used:
                         entry.refresh(step, self.number, self.stream())
+                    elif entry.captured and key[1] != schedule:
+                        raise MismatchError(
+                            f"plan: fixed_split_size, disable_split_kv: expected those of the CUDA graphs that were captured with this wrapper, {key[1]}, got "
+                            f"{schedule}; capture again, with a wrapper of its own"
+                        )
             self.asked = None
             planned = self.get(self.instead.get(spec, spec))
             self.asked = spec

@@ -60,7 +60,9 @@ class Prefill(Wrapper):
 
     def _plan_on_host(self, p):
         """A step from the host's arrays, with the heads, dtypes and mask of the plan before."""
-        self._causal, self._window_left = p.causal, p.window_left
+        self._causal = p.causal
+        if p.window_left is not None:
+            self._window_left = p.window_left
         schedule = schedule_of(p.fixed_split_size, p.disable_split_kv, self._page_size or 1)
         # An empty request has a length of 0 here, whatever the caller's formula made of its last page.
         self._plan_lists(p.qo_indptr, p.kv_indptr, p.kv_len * (p.kv_indptr[1:] > p.kv_indptr[:-1]), schedule)

@@ -197,7 +197,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         if kv_len is None:
             kv_len = kv_lengths(p.kv_indptr, self._paged_kv_last_page_len_buf, self._page_size, "indptr", "last_page_len")[1]
         self._q_len_per_req = self._q_len_per_req or 1
-        self._window_left = p.window_left
+        if p.window_left is not None:
+            self._window_left = p.window_left
         if p.logits_soft_cap is not None:
             self._logits_soft_cap = p.logits_soft_cap
         # An empty request has a length of 0 here, whatever the caller's formula made of its last page.
