@@ -376,3 +376,23 @@ def test_a_step_of_other_kernels_than_the_captured_is_refused(rng, fw, workspace
     entry.captured = {entry.plan.graph_key ^ 1}
     with pytest.raises(kvloom.MismatchError, match="other kernels than the CUDA graphs that were captured.*capture again"):
         wrapper.plan(*tables, q_data_type="float32")
+
+
+def test_a_wrapper_goes_with_its_last_name(rng, fw, workspace):
+    """It and its engines' memory, without waiting for the garbage collector."""
+    import gc
+    import weakref
+
+    gc.disable()
+    try:
+        wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace)
+        pages = Pages(rng, fw, [9, 4])
+        wrapper.plan(pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE, q_data_type="float32")
+        wrapper.run(rows(rng, fw, 2), (pages.k, pages.v))
+        with pytest.raises(ValueError):
+            wrapper.plan(pages.indptr, pages.indices, pages.last + PAGE, HEADS, KV_HEADS, DIM, PAGE)
+        gone = weakref.ref(wrapper)
+        del wrapper
+        assert gone() is None
+    finally:
+        gc.enable()
