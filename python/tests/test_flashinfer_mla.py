@@ -174,6 +174,10 @@ def test_bad_input(rng, fw, workspace):
     latent.plan(wrapper, False)
     with pytest.raises(ValueError, match="`q_pe`: expected 3 dimensions, the last one 16, as plan says"):
         wrapper.run(latent.q_nope, latent.q_nope, latent.ckv, latent.kpe)
+    tensors = {"q_nope": latent.q_nope, "q_pe": latent.q_pe, "ckv_cache": latent.ckv, "kpe_cache": latent.kpe}
+    for name, x in tensors.items():
+        with pytest.raises(ValueError, match=f"`{name}`: expected dtype f32, as plan's {'q' if name[0] == 'q' else 'kv'}_data_type says, got f16"):
+            wrapper.run(**{**tensors, name: fw.tensor(fw.host(x), "float16")})
     with pytest.raises(ValueError, match="`ckv_scale`: expected None, the caches are no fp8"):
         latent.run(wrapper, ckv_scale=1.0)
     with pytest.raises(kvloom.UnsupportedError, match="`o_scale`, `kv_len`, `page_table`"):

@@ -11,7 +11,7 @@ from ._mla_tensors import adjacent, counting, in_use, queries
 from ._modules import CachedModule
 from ._plans import Schedule, Step
 from ._scales import is_number
-from ._wrapper import Wrapper, undone_on_error
+from ._wrapper import Wrapper, same_dtype, undone_on_error
 
 
 class BatchMLAPagedAttentionWrapper(Wrapper):
@@ -150,11 +150,14 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
     def _run(self, q_nope, q_pe, ckv_cache, kpe_cache, scale_arr, pe_factor, kpe_scale, scales, **outputs):
         if self._heads is None:
             raise RuntimeError("run: expected a plan() before it, got none")
-        dims = {"q_nope": (q_nope, self._head_dim_ckv), "q_pe": (q_pe, self._head_dim_kpe)}
-        dims |= {"ckv_cache": (ckv_cache, self._head_dim_ckv), "kpe_cache": (kpe_cache, self._head_dim_kpe)}
-        for name, (x, dim) in dims.items():
+        (q_dtype, kv_dtype), ckv, kpe = self._heads[4:6], self._head_dim_ckv, self._head_dim_kpe
+        wanted = {"q_nope": (q_nope, ckv, q_dtype), "q_pe": (q_pe, kpe, q_dtype)}
+        wanted |= {"ckv_cache": (ckv_cache, ckv, kv_dtype), "kpe_cache": (kpe_cache, kpe, kv_dtype)}
+        for name, (x, dim, dtype) in wanted.items():
             if dim and (x is None or x.ndim != 3 or x.shape[-1] != dim):
                 raise ValueError(f"`{name}`: expected 3 dimensions, the last one {dim}, as plan says, got {None if x is None else list(x.shape)}")
+            if dim:
+                same_dtype(x, name, dtype, "plan's " + ("q_data_type" if name.startswith("q") else "kv_data_type"))
         q = queries(q_nope, q_pe, pe_factor)
         k, pages, copied, kv_dtype = self._keys(ckv_cache, kpe_cache, scale_arr, kpe_scale, q)
         k = k[:, :, None]
