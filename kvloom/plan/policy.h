@@ -87,6 +87,7 @@ struct PolicyMemory {
   std::vector<Place> cuts;
   std::vector<Piece> candidate;
   std::vector<int64_t> candidate_loads;
+  std::vector<int32_t> bucket;  // of lists and KV heads
 };
 
 /// Tiles of which class: 0, 1, or both.
@@ -120,6 +121,8 @@ void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares)
 void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
 /// True if longest_first() would leave no CTA with more than `bound`: in half of its time, since nothing is written.
 bool longest_first_fits(PolicyMemory& memory, const std::vector<int64_t>& loads, int64_t bound);
+/// Orders pieces by list (group) and head run, and as they were within those.
+void keys_together(const Work& work, PolicyMemory& memory, std::vector<Piece>& pieces);
 /// Kinds of whole units of the tiles that the filter takes.
 void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds);
 

@@ -1,4 +1,4 @@
-// fill: steps with compute-bound tiles. Those are placed first, whole, longest first; then the memory-bound units are poured as one stream
+// fill: steps with compute-bound tiles. Those are placed first, whole, longest first (and done list by list: keys_together.cc); then the memory-bound units are poured as one stream
 // into what is left of every CTA, up to one water level. Odd CTAs do their memory part first and even ones last, so that at any moment
 // about half of the CTAs load and half compute: that overlap, not the balance, is what a mixed launch gains.
 //
@@ -112,6 +112,7 @@ void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory
   out.policy = Policy::fill;
   out.order = CtaOrder::alternating;
   place_compute(work, config, memory, out);
+  keys_together(work, memory, out.pieces);
   if (work.units[0] == 0) return;
   const int64_t level = water_level(memory.loads, work.cost[0], memory.sorted);
   memory.shares.resize(config.num_ctas);

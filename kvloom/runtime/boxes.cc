@@ -76,6 +76,28 @@ AttendBoxes::Of paged(const AttentionSpec& s, const Side& side, int64_t num_page
   return of;
 }
 
+/// Rows by themselves: 32 bits count units as large as strides allow.
+AttendBoxes::Of rows(const AttentionSpec& s, const Side& side, int64_t num_pages) {
+  constexpr int64_t kAnyMemory = int64_t(1) << 38;  // bytes; more than a GPU has
+  constexpr int64_t kPlaces = std::numeric_limits<uint32_t>::max();  // the last of them says that there is no row
+  const int64_t tokens = s.page_size, heads = s.num_kv_heads, size = size_of(s.kv_dtype);
+  const int64_t page = stride_of(side.page, num_pages), token = stride_of(side.token, tokens), head = stride_of(side.head, heads);
+  const int64_t step = std::gcd(std::gcd(page, heads == 1 ? page : head), tokens == 1 ? page : token);
+  AttendBoxes::Of of{};
+  if (num_pages == 0 && side.page == 0) return of;  // a cache of no pages has no strides, and no row is asked for
+  const bool forward = step > 0 && page >= 0 && token >= 0 && head >= 0;
+  const int64_t reach = !forward ? 0 : num_pages > 0 ? ((num_pages - 1) * page + (tokens - 1) * token + (heads - 1) * head) * size : kAnyMemory;
+  if (!forward || reach / (step * size) >= kPlaces || max_of(page, max_of(token, head)) / step > kMost || step * size > kMost) {
+    fail(ErrorCode::unsupported,
+         "run: {}: strides of pages, tokens and heads: got {}, {} and {} elements for {} pages, wanted none below 0, and larger common divisors or fewer "
+         "pages; take options.kernel = \"sm80\"",
+         side.name, page, token, head, num_pages);
+  }
+  of.page_step = int32_t(page / step), of.token_step = int32_t(token / step), of.head_step = int32_t(head / step);
+  of.unit = int32_t(step * size);
+  return of;
+}
+
 AttendBoxes::Of ragged(const AttentionSpec& s, const Side& side, int64_t tokens, int64_t rows) {
   const int64_t token = stride_of(side.token, tokens), head = s.num_kv_heads == 1 ? 8 * token : side.head, blocks = side.dim / side.block;
   const auto map = [&](int64_t keys, int64_t of_dims) {
@@ -89,12 +111,18 @@ AttendBoxes::Of ragged(const AttentionSpec& s, const Side& side, int64_t tokens,
   return of;
 }
 
-/// As many tokens as fill a tile of packed rows, all heads of a KV head.
-TensorMap queries(const AttentionSpec& s, const AttendParams& params, int64_t tokens) {
-  const Side side{"q", params.q, 0, params.q_token, params.q_head, s.head_dim_qk, block_of(s.head_dim_qk)};
+/// `tokens` of Q or O, all heads of a KV head.
+TensorMap rows_of_heads(const AttentionSpec& s, const Side& side, int64_t tokens) {
   const int64_t head = stride_of(side.head, s.num_qo_heads);
   return encode(s, side, {side.dim, s.num_qo_heads, kMost, 1, 1}, {head, side.token, 8 * side.token, 8 * side.token},
                 {side.block, s.group_size(), tokens, 1, 1});
+}
+/// Tokens of a box of `rows` packed rows; 0: there is none.
+int32_t tokens_of_box(const AttentionSpec& s, const Side& side, int32_t rows) {
+  const int32_t heads = s.group_size();
+  const bool fill = rows % heads == 0 && heads <= kMostInBox && rows / heads <= kMostInBox;
+  const bool apart = side.token > 0 && (side.head > 0 || s.num_qo_heads == 1);  // else there is one token, one row for all, or they count down
+  return fill && apart ? rows / heads : 0;
 }
 
 }  // namespace
@@ -106,7 +134,9 @@ AttendBoxes make_boxes(const AttentionSpec& s, const AttendParams& params, int32
   const Side v{"v", kv.v != nullptr ? kv.v : params.q, kv.v_page, kv.v_token, kv.v_head, s.head_dim_vo, block_of(s.head_dim_vo)};
   AttendBoxes boxes{};
   if (s.storage == Storage::paged && s.page_size % 8 != 0) {
-    boxes.rows = 0;  // row by row
+    boxes.rows = 0;
+    boxes.k = rows(s, k, kv.num_pages);
+    boxes.v = rows(s, v, kv.num_pages);
   } else if (s.storage == Storage::paged) {
     boxes.rows = std::gcd(box_keys, s.page_size);
     boxes.k = paged(s, k, kv.num_pages, boxes.rows);
@@ -118,11 +148,12 @@ AttendBoxes make_boxes(const AttentionSpec& s, const AttendParams& params, int32
     boxes.k = ragged(s, k, kv.num_pages, box_keys);
     boxes.v = ragged(s, v, kv.num_pages, box_keys);
   }
-  const int32_t heads = s.group_size();
-  const bool fill = tile_rows % heads == 0 && heads <= kMostInBox && tile_rows / heads <= kMostInBox;
-  const bool apart = params.q_token != 0 && (params.q_head != 0 || s.num_qo_heads == 1);  // else there is one token, or one row for all
-  boxes.query_tokens = fill && apart ? tile_rows / heads : 0;
-  if (boxes.query_tokens > 0) boxes.q = queries(s, params, boxes.query_tokens);
+  const Side q{"q", params.q, 0, params.q_token, params.q_head, s.head_dim_qk, block_of(s.head_dim_qk)};
+  boxes.query_tokens = tokens_of_box(s, q, tile_rows);
+  if (boxes.query_tokens > 0) boxes.q = rows_of_heads(s, q, boxes.query_tokens);
+  const Side o{"o", params.o, 0, params.o_token, params.o_head, s.head_dim_vo, block_of(s.head_dim_vo)};
+  boxes.output_tokens = size_of(s.o_dtype) == size_of(s.kv_dtype) ? tokens_of_box(s, o, kOutputBoxRows) : 0;
+  if (boxes.output_tokens > 0) boxes.o = rows_of_heads(s, o, boxes.output_tokens);
   return boxes;
 }
 

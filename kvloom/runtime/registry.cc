@@ -24,8 +24,7 @@ std::string cpu_refusal(const AttentionSpec& spec) {
 }
 
 constexpr AttendKernel kAttendKernels[] = {
-    {"sm90", Backend::cuda, 4096, 0, {}, nullptr, nullptr, {sm90_refusal, sm90_schedule, sm90_unit},
-     "its results on GPUs are not complete; options.kernel = \"sm90\" takes it"},
+    {"sm90", Backend::cuda, 4096, 0, {}, nullptr, nullptr, {sm90_refusal, sm90_schedule, sm90_unit}},
     {"sm80", Backend::cuda, 2048, 0, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
     {"cpu-avx512", Backend::cpu, 64, 3, cpu::Target::avx512, cpu_refusal, cpu::attend},
     {"cpu-avx2", Backend::cpu, 32, 3, cpu::Target::avx2, cpu_refusal, cpu::attend},
@@ -71,8 +70,7 @@ class Judge {
 
   std::string why_not(const AttendKernel& k) const {
     if (wanted_.family != nullptr && k.family != std::string_view(wanted_.family)) return kvloom::format("options.kernel asks for {}", wanted_.family);
-    const std::string why = k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k);
-    return why.empty() && k.withheld != nullptr && wanted_.family == nullptr ? k.withheld : why;
+    return k.backend == Backend::cuda ? why_not_gpu(k) : why_not_cpu(k);
   }
 
  private:

@@ -25,6 +25,7 @@ using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, cons
 /// Tiles and costs of steps of one class alone, where they have kernels of their own.
 struct OwnSchedules {
   std::optional<SchedulerConfig> memory, compute;
+  bool all_compute_mixed = false;  // attend_compute can't run the spec: steps of many rows run attend_mixed, alone too
 };
 
 /// What a family of GPU kernels brings: plain functions of the spec and the chip.
@@ -46,7 +47,6 @@ struct AttendKernel {
   std::string (*cpu_refusal)(const AttentionSpec&) = nullptr;  // CPU: "" if it runs the spec, else why not
   CpuAttend entry = nullptr;                                   // CPU
   GpuFamily gpu = {};                                          // GPU
-  const char* withheld = nullptr;  // why it is not chosen unless the caller asks for it
 };
 
 /// All attention kernels that this library knows, whatever the machine.

@@ -21,8 +21,8 @@ sm90::UnitSpec unit_spec(const AttentionSpec& s) {
 std::string config_text(const sm90::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, "
-      ".ctas = {}, .paged = {}, .q_in_registers = {}, .stages_o = {}",
-      c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.ctas, c.paged, c.q_in_registers,
+      ".ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}",
+      c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.ctas, c.paged, c.gathers, c.q_in_registers,
       c.stages_o);
 }
 
@@ -32,7 +32,7 @@ KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
   k.tile_rows = c.item_rows();
   k.tile_kv = c.tile_kv;
   k.cost_per_token = int32_t(2.0 * (s.head_dim_qk + s.head_dim_vo) * c.tile_rows / kFlopPerNs) + 1;
-  k.cost_per_item = 4500;  // half a tile at the edge, and what lies between passes
+  k.cost_per_item = 2700;  // what lies between passes
   return k;
 }
 
@@ -59,6 +59,7 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   config.num_ctas = g.num_sms;
   OwnSchedules own{sm80_memory_schedule(s, g, config), {}};
   const bool boxed = s.storage == Storage::ragged || s.page_size % 8 == 0;  // rows fetched one by one land in one CTA
+  own.all_compute_mixed = compute.ctas > 1 && !boxed;
   if (compute.ctas == mixed.ctas || !boxed) return own;
   own.compute = config;
   own.compute->classes[1] = compute_class(s, compute);

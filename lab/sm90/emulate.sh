@@ -32,5 +32,6 @@ for f in lab/sm80/emulator/simt lab/sm90/emulator/machine tests/cuda/fake_driver
   echo "g++ $flags -c $f.cc -o $out/$(basename $f).o" >> $out/jobs
   objects+=" $out/$(basename $f).o"
 done
+rm -f $out/libemulated.so
 xargs -P 2 -I{} sh -c '{}' < $out/jobs
 g++ -shared -Wl,-Bsymbolic -o $out/libemulated.so $objects build/release/kvloom/libkvloom.a -lpthread

@@ -108,7 +108,7 @@ TEST_F(CudaBench, ARowBesideTheCeilingsOfItsProtocol) {
   GpuBench bench(quick());
   const GpuShape s = small_shape();
   const GpuBenchRow row = measure(bench, s);
-  EXPECT_NE(row.key.find("attend.sm80.bf16.d64.paged.causal"), std::string::npos);
+  EXPECT_NE(row.key.find("attend.sm90.bf16.d64.paged.causal"), std::string::npos);
   EXPECT_EQ(row.runs, 1) << "long enough to be timed alone";
   EXPECT_EQ(row.share_of, "matmul");
   EXPECT_DOUBLE_EQ(row.burst.tflops, flop_of(s) * 1e-6 / kMillisecond);

@@ -1,7 +1,12 @@
 // Tensor maps (runtime/boxes.cc): tensors that none describes are refused with what to do; those with a dimension of one, which has no stride,
 // are not.
+#include "kvloom/attn/mask.h"
 #include "kvloom/runtime/boxes.h"
 #include "tests/cuda/engine_fixture.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
 
 namespace kvloom::test {
 namespace {
@@ -84,7 +89,7 @@ TEST_F(CudaBoxes, StridesWithoutAMapAreNamed) {
   EXPECT_TRUE(has(refusal([](AttendParams& p) { p.kv.v_token = int64_t(1) << 39; }),  // 2^40 bytes
                   "run: v: strides of pages, tokens and heads: got 2048, 549755813888 and 64 elements, wanted some that a tensor map can have "
                   "(cuTensorMapEncodeTiled says 1)"));
-  EXPECT_TRUE(has(refusal([](AttendParams& p) { p.q_token = -256; }), "run: q: strides"));
+  EXPECT_EQ(runtime::make_boxes(spec, [&] { AttendParams p = good; p.q_token = -256; return p; }(), 32, 128).query_tokens, 0) << "row by row";
   spec.num_kv_heads = 1;
   EXPECT_TRUE(has(refusal([](AttendParams& p) { p.kv.k_page = 0; }), "run: k: strides of pages and heads: got 0 and 0 elements, wanted none below 0, and one above"));
   spec.num_kv_heads = 2;
@@ -107,6 +112,180 @@ TEST_F(GpuBoxes, HeadsBackwards) {
   Boxed plain(gpu, spec, {{60, 90}, {40, 70}}, "sm80");
   plain.step.tensors.k.data = static_cast<char*>(plain.step.tensors.k.data) + 64 * 2, plain.step.tensors.k.stride[2] = -64;  // REF's
   plain.expect_right(backwards(plain), "backwards");
+}
+
+/// Rows that are fetched one by one land in one CTA: not in the kernel whose CTAs share boxes.
+TEST_F(GpuBoxes, PagesTooSmallForBoxes) {
+  AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  spec.page_size = 3;
+  Boxed boxed(gpu, spec, {{60, 90}, {40, 70}});
+  boxed.expect_right(boxed.on_gpu.tensors, "pages of 3");
+}
+
+// Keys that no row keeps at the list's end: NaN, ids wild, or no entries at all.
+TEST_F(GpuBoxes, KeysBehindTheLastKept) {
+  for (const Storage storage : {Storage::paged, Storage::ragged}) {
+    AttentionSpec spec = spec_of(storage, 2, 8);
+    Step step;
+    step.spec = spec, step.requests = {{100, 300}};
+    step.make();
+    static int32_t q_pos0[1] = {52};  // keeps keys up to 151
+    step.batch.q_pos0 = q_pos0;
+    const int64_t width = 2 * 64;
+    for (int32_t t = 152; t < 300; ++t) {
+      const int64_t slot = storage == Storage::paged ? int64_t(step.pages[size_t(t / 16)]) * 16 + t % 16 : t;
+      for (int64_t i = 0; i < width; ++i) step.k.set(slot * width + i, NAN), step.v.set(slot * width + i, NAN);
+    }
+    if (storage == Storage::paged) {
+      for (size_t i = 10; i < step.pages.size(); ++i) step.pages[i] = 0x7fffffff;
+    }
+    use_spec(gpu, spec);
+    for (const char* kernel : {"sm80", "sm90"}) {
+      EngineOptions options = cuda_options();
+      options.kernel = kernel;
+      Engine engine(spec, step.capacity(), options);
+      const Plan plan = engine.plan(step.batch);
+      GpuStep g(step);
+      g.poison();
+      engine.run(plan, g.tensors);
+      expect_device_right(g, step, std::string(kernel) + (storage == Storage::paged ? " paged" : " ragged"));
+    }
+  }
+}
+
+TEST_F(GpuBoxes, NoPagesAtAll) {
+  for (const int32_t page_size : {1, 16}) {
+    AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+    spec.page_size = page_size;
+    Step step;
+    step.spec = spec, step.requests = {{60, 0}}, step.spare_pages = 0;
+    step.make();
+    use_spec(gpu, spec);
+    EngineOptions options = cuda_options();
+    options.kernel = "sm90";
+    Engine engine(spec, step.capacity(), options);
+    const Plan plan = engine.plan(step.batch);
+    GpuStep g(step);
+    g.poison();
+    EXPECT_NO_THROW(engine.run(plan, g.tensors)) << page_size;
+  }
+}
+
+TEST_F(GpuBoxes, APrefixAlone) {
+  AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  spec.variant.range.left = 10;
+  Step step;
+  step.spec = spec, step.requests = {{100, 300}};
+  step.make();
+  static int32_t q_pos0[1] = {400}, prefix[1] = {5};
+  step.batch.q_pos0 = q_pos0, step.batch.prefix = prefix;
+  const int64_t width = 2 * 64;
+  for (int32_t t = 5; t < 300; ++t) {
+    const int64_t slot = int64_t(step.pages[size_t(t / 16)]) * 16 + t % 16;
+    for (int64_t i = 0; i < width; ++i) step.k.set(slot * width + i, NAN), step.v.set(slot * width + i, NAN);
+  }
+  use_spec(gpu, spec);
+  EngineOptions options = cuda_options();
+  options.kernel = "sm90";
+  Engine engine(spec, step.capacity(), options);
+  const Plan plan = engine.plan(step.batch);
+  GpuStep g(step);
+  g.poison();
+  engine.run(plan, g.tensors);
+  expect_device_right(g, step, "prefix alone");
+}
+
+// Rows of O that count down in memory are written row by row.
+TEST_F(GpuBoxes, OutputBackwards) {
+  const AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  Step step;
+  step.spec = spec, step.requests = {{60, 90}};
+  step.make();
+  use_spec(gpu, spec);
+  for (const char* kernel : {"sm80", "sm90"}) {
+    EngineOptions options = cuda_options();
+    options.kernel = kernel;
+    Engine engine(spec, step.capacity(), options);
+    const Plan plan = engine.plan(step.batch);
+    GpuStep g(step);
+    g.poison();
+    engine.run(plan, g.tensors);
+    expect_device_right(g, step, kernel);
+    g.download(step);
+    const std::vector<char> forward(step.o.bytes.begin(), step.o.bytes.end());
+    g.poison();
+    RunTensors t = g.tensors;
+    t.o.data = static_cast<char*>(t.o.data) + 59 * t.o.stride[0] * 2, t.o.stride[0] = -t.o.stride[0];
+    engine.run(plan, t);
+    g.download(step);
+    const size_t row = forward.size() / 60;
+    for (size_t r = 0; r < 60; ++r) EXPECT_EQ(std::memcmp(&forward[r * row], &step.o.bytes[(59 - r) * row], row), 0) << kernel << ", token " << r;
+  }
+}
+
+// Random lists, positions, windows and prefixes: values of keys that nobody keeps are NaN, pages of nothing else wild.
+TEST_F(GpuBoxes, KeysThatNobodyKeepsAreNeverSeen) {
+  for (int seed = 0; seed < 40; ++seed) {
+    std::mt19937 rnd(seed);
+    const auto pick = [&](std::initializer_list<int> v) { return *(v.begin() + rnd() % v.size()); };
+    AttentionSpec spec = spec_of(Storage::paged, pick({1, 2, 3}), 0);
+    const int g = pick({1, 2, 3, 4, 5, 8, 16, 7});
+    spec.num_qo_heads = spec.num_kv_heads * g;
+    spec.page_size = pick({1, 2, 3, 5, 8, 16, 24, 64});
+    if (rnd() % 3 == 0) spec.head_dim_qk = spec.head_dim_vo = 128;
+    spec.variant.range.causal = rnd() % 3 != 0;
+    if (rnd() % 2) spec.variant.range.left = int(rnd() % 200);
+    if (rnd() % 3 == 0) spec.variant.range.right = int(rnd() % 60);
+    spec.variant.sink = rnd() % 3 == 0;
+    Step step;
+    step.seed = seed + 1;
+    step.spec = spec;
+    const int n = 1 + rnd() % 3;
+    for (int i = 0; i < n; ++i) step.requests.push_back({int(rnd() % (rnd() % 2 ? 150 : 12)), int(rnd() % 500)});
+    step.requests.push_back({40 + int(rnd() % 90), 10 + int(rnd() % 400)});
+    step.make();
+    std::vector<int32_t> q_pos0, prefix;
+    for (const Request& r : step.requests) {
+      q_pos0.push_back(rnd() % 2 ? std::max(0, r.kv_len - r.q_len) : int(rnd() % (r.kv_len + 60)));
+      prefix.push_back(rnd() % 2 ? 0 : int(rnd() % 150));
+    }
+    if (rnd() % 2) step.batch.q_pos0 = q_pos0.data();
+    else for (size_t r = 0; r < q_pos0.size(); ++r) q_pos0[r] = step.requests[r].kv_len - step.requests[r].q_len;
+    if (rnd() % 2) step.batch.prefix = prefix.data();
+    else prefix.assign(prefix.size(), 0);
+    const int64_t width = int64_t(spec.num_kv_heads) * spec.head_dim_qk, spare = step.list_indptr.back();
+    for (size_t r = 0; r < step.requests.size(); ++r) {
+      const Request q = step.requests[r];
+      std::vector<char> kept(q.kv_len, 0);
+      for (int i = 0; i < q.q_len; ++i)
+        for (int t = 0; t < q.kv_len; ++t) kept[t] |= keeps(spec.variant.range, prefix[r], q_pos0[r] + i, t);
+      for (int t = 0; t < q.kv_len; ++t) {
+        if (kept[t]) continue;
+        const int64_t slot = int64_t(step.pages[size_t(step.list_indptr[r] + t / spec.page_size)]) * spec.page_size + t % spec.page_size;
+        for (int64_t i = 0; i < width; ++i) step.k.set(slot * width + i, NAN), step.v.set(slot * width + i, NAN);
+      }
+      for (int p = 0; p * spec.page_size < q.kv_len; ++p) {
+        bool any = false;
+        for (int t = p * spec.page_size; t < std::min(q.kv_len, (p + 1) * spec.page_size); ++t) any |= kept[t];
+        if (!any) step.pages[size_t(step.list_indptr[r] + p)] = int(spare);
+      }
+    }
+    AttentionSpec kernel = gpu_spec();
+    kernel.storage = spec.storage, kernel.head_dim_qk = kernel.head_dim_vo = spec.head_dim_qk, kernel.variant = spec.variant;
+    gpu.add_kernel(kernel);
+    gpu.set_spec(&spec);
+    EngineOptions options = cuda_options();
+    options.kernel = "sm90";
+    std::string what = "seed " + std::to_string(seed) + " page " + std::to_string(spec.page_size) + " g " + std::to_string(g) + " d " + std::to_string(spec.head_dim_qk);
+    Engine engine(spec, step.capacity(), options);
+    const Plan plan = engine.plan(step.batch);
+    GpuStep gs(step);
+    if (rnd() % 3 == 0) gs.tensors.bare_state = step.tensors.bare_state = true;
+    gs.poison();
+    engine.run(plan, gs.tensors);
+    expect_device_right(gs, step, what);
+    if (HasFailure()) return;
+  }
 }
 
 // One page, one token, one head, no keys at all: dimensions of one have no stride, whatever the tensor says.

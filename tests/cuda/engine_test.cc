@@ -30,7 +30,7 @@ TEST_F(GpuEngine, EveryPolicyIsRight) {
 TEST_F(CudaEngine, RunOnlyPutsWorkIntoTheStream) {
   Step s = make_step({{1, 300}, {5, 64}});
   Engine engine(s.spec, s.capacity(), cuda_options());
-  EXPECT_EQ(engine.kernel_key(), "attend.sm80.bf16.d64.paged.causal");
+  EXPECT_EQ(engine.kernel_key(), "attend.sm90.bf16.d64.paged.causal");
   const Plan plan = engine.plan(s.batch);
   GpuStep g(s);
   g.poison();

@@ -2,6 +2,7 @@
 // done when somebody waits for it, and only as much of it as that needs. Device memory can't be touched outside of such work. "Kernels" are
 // fake_kernels.cc. Under capture it refuses what a driver refuses.
 #include "kvloom/jit/driver_types.h"
+#include "kvloom/contract/attend_boxes.h"
 #include "tests/cuda/fake_cubin.h"
 #include "tests/cuda/fake_kernels.h"
 #include "tests/cuda/fake_machine.h"
@@ -296,6 +297,8 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, vo
   call.grid = c->grid_x / cluster;
   call.block = c->block_x;
   call.boxed = (function.name == "attend_compute" && function.module->cubin.compute.box_keys > 0) || (function.name == "attend_mixed" && function.module->cubin.mixed.box_keys > 0);
+  // Boxes that no map describes.
+  if (call.boxed && cluster > 1 && call.as<kvloom::BoxedAttendArgs>().boxes.rows == 0) return kIllegalInstruction;
   call.spec = has_spec_override ? spec_override : function.module->cubin.spec;
   last_entry = function.name;
   put(c->stream, {[call] { call.run(call); }});

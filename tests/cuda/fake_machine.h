@@ -13,7 +13,7 @@ namespace kvloom::test::fake {
 
 using namespace kvloom::jit;
 
-constexpr CuResult kInvalid = 1, kNotPermitted = 800, kCaptureUnsupported = 900, kNotFound = 500;
+constexpr CuResult kInvalid = 1, kNotPermitted = 800, kCaptureUnsupported = 900, kNotFound = 500, kIllegalInstruction = 715;
 constexpr int kDevices = 2;
 constexpr long long kDeviceBytes = 1LL << 34;
 

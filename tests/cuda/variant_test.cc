@@ -53,7 +53,7 @@ TEST_F(GpuEngine, ArraysOfUsersVariantsAreDeviceMemory) {
   add_kernels(gpu, spec);
   Step s = make_step({{1, 90}, {20, 60}}, spec);
   Engine engine(s.spec, large(), cuda_options());
-  EXPECT_EQ(engine.kernel_key(), "attend.sm80.bf16.d64.paged.causal.user-AlibiSlopes");
+  EXPECT_TRUE(has(engine.kernel_key(), ".bf16.d64.paged.causal.user-AlibiSlopes")) << engine.kernel_key();
   const Plan plan = engine.plan(s.batch);
   GpuStep g(s);
   g.poison();

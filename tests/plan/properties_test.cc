@@ -32,6 +32,30 @@ int64_t cuts_allowed(Policy policy, int32_t ctas) {
 
 std::string validate(const Planned& p, const AttentionSpec& spec) { return plan::validate_plan(p.buffer.data, p.buffer.bytes, spec, true); }
 
+// CTAs do their compute tiles list by list and head by head, so that they find each other's keys in the cache.
+TEST(Properties, FillGoesThroughListsInOrder) {
+  int32_t followed = 0;
+  for (uint64_t seed = 0; seed < 120; ++seed) {
+    test::RandomCase c;
+    test::make_random(seed, c);
+    c.config.policy = Policy::fill, c.config.num_ctas = 7, c.config.levels = LevelMode::off;
+    const Planned p(c.spec, c.capacity, c.config, c.b.batch);
+    for (int32_t cta = 0; cta < 7; ++cta) {
+      const WorkItem* before = nullptr;
+      for (int32_t i = p.view.cta_indptr[cta]; i < p.view.cta_indptr[cta + 1]; ++i) {
+        const WorkItem& item = p.view.items[i];
+        if (item.kernel_class != 1 || p.view.groups[item.group].level + 1 < p.header().num_levels) continue;  // shared levels come first
+        if (before != nullptr) {
+          EXPECT_LE(std::pair(before->group, int32_t(before->kv_head)), std::pair(item.group, int32_t(item.kv_head))) << "seed " << seed << ", CTA " << cta;
+          ++followed;
+        }
+        before = &item;
+      }
+    }
+  }
+  EXPECT_GT(followed, 1000);
+}
+
 TEST(Properties, EveryPolicyOnAnyNumberOfCtas) {
   int32_t with_levels = 0;
   for (uint64_t seed = 0; seed < 120; ++seed) {

@@ -18,21 +18,19 @@ struct RowOutput {
   float lse_value;
 };
 template <class V>
+__device__ __forceinline__ RowFinish finish_row(const VariantParams& p, float lse, int32_t q_head) {
+  if constexpr (has_finish<V>()) return V::finish(lse, q_head, p);
+  return sink_weights(lse, p.sink[q_head]);
+}
+template <class V>
 __device__ __forceinline__ RowOutput row_output(const AttendArgs& args, int64_t token, int32_t q_head, float lse, int element_bytes) {
   const AttendParams& p = args.params;
   RowOutput out{static_cast<char*>(p.o) + (token * p.o_token + q_head * p.o_head) * element_bytes,
                 p.lse ? p.lse + token * p.lse_token + q_head * p.lse_head : nullptr, 1.0f, lse};
-  if (p.variant.sink && !p.bare_state) {
-    const RowFinish w = sink_weights(lse, p.variant.sink[q_head]);
+  if (!p.bare_state && (has_finish<V>() || p.variant.sink)) {
+    const RowFinish w = finish_row<V>(p.variant, lse, q_head);
     out.factor = w.factor;
     out.lse_value = w.lse;
-  }
-  if constexpr (has_finish<V>()) {
-    if (!p.bare_state) {
-      const RowFinish w = V::finish(lse, q_head, p.variant);
-      out.factor = w.factor;
-      out.lse_value = w.lse;
-    }
   }
   return out;
 }

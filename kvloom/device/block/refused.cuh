@@ -13,12 +13,12 @@ __device__ __forceinline__ void warp_refuse_rows(const AttendArgs& args, int dim
   const float nan = __builtin_bit_cast(float, 0x7fc00000u);
   const int lane = int(threadIdx.x) & 31;
   const AttendParams& p = args.params;
-  const int64_t rows = int64_t(header.total_tokens) * args.num_qo_heads;
-  for (int64_t r = int64_t(blockIdx.x) * warps + warp; r < rows; r += int64_t(gridDim.x) * warps) {
-    const int64_t token = r / args.num_qo_heads, head = r - token * args.num_qo_heads;
-    char* const o = static_cast<char*>(p.o) + (token * p.o_token + head * p.o_head) * size_of(kType);
-    for (int d = 2 * lane; d < dims; d += 64) store_pair<kType>(o, d, nan, nan);
-    if (p.lse && lane == 0) p.lse[token * p.lse_token + head * p.lse_head] = nan;
+  for (int32_t token = int32_t(blockIdx.x); token < header.total_tokens; token += int32_t(gridDim.x)) {
+    for (int32_t head = warp; head < args.num_qo_heads; head += warps) {
+      char* const o = static_cast<char*>(p.o) + (token * p.o_token + head * p.o_head) * size_of(kType);
+      for (int d = 2 * lane; d < dims; d += 64) store_pair<kType>(o, d, nan, nan);
+      if (p.lse && lane == 0) p.lse[token * p.lse_token + head * p.lse_head] = nan;
+    }
   }
 }
 

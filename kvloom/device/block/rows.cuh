@@ -23,6 +23,8 @@ struct alignas(16) KeptTokens {
   int32_t first;
   int32_t prefix_end;
 
+  /// The end of what is kept, if that is one piece.
+  __device__ __forceinline__ int32_t joined_end() const { return prefix_end >= begin ? max_of(end, prefix_end) : end; }
   /// List tokens j .. j + 31, token j + i in bit i.
   __device__ __forceinline__ uint32_t word(int32_t j) const {
     return (low_bits(end - j) & ~low_bits(begin - j)) | (low_bits(prefix_end - j) & ~low_bits(first - j));
@@ -65,7 +67,7 @@ __device__ __forceinline__ KeptTokens kept_tokens(const KeyRange& range, const R
 /// What a row keeps, as a hull of its own.
 __device__ __forceinline__ KeptHull hull_of(const KeptTokens& kept, const KeySpan& keys) {
   const bool joined = kept.prefix_end >= kept.begin, any = kept.begin < kept.end;  // a prefix that reaches the window closes the gap
-  return {joined ? keys.begin : kept.begin, joined ? max_of(kept.end, kept.prefix_end) : kept.end, any ? kept.begin : keys.end,
+  return {joined ? keys.begin : kept.begin, kept.joined_end(), any ? kept.begin : keys.end,
           any ? kept.end : keys.begin, kept.prefix_end};
 }
 /// Of no row.

@@ -175,4 +175,20 @@ __device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTil
   }
 }
 
+/// Masks the keys after the last one that a row keeps, for tiles whose keys before it are all kept: one comparison a score.
+template <class V, int kRowTiles, int kKeyTiles>
+__device__ __forceinline__ void mask_after_ends(float (&s)[kRowTiles][kKeyTiles][4], const Rows& rows, int row0, const WarpKeys& keys) {
+  constexpr float kMasked = has_weight<V>() ? 0.0f : neg_inf();
+  const int lane = int(threadIdx.x) & 31;
+#pragma unroll
+  for (int r = 0; r < 2 * kRowTiles; ++r) {
+    const int32_t left = rows.kept[row0 + r * 8 + lane / 4].joined_end() - (keys.token0 + keys.key0 + 2 * (lane & 3));
+#pragma unroll
+    for (int i = 0; i < 2 * kKeyTiles; ++i) {
+      float& x = s[r / 2][i / 2][r % 2 * 2 + i % 2];
+      x = i / 2 * 8 + i % 2 < left ? x : kMasked;
+    }
+  }
+}
+
 }  // namespace kvloom::block

@@ -11,6 +11,24 @@ __device__ __forceinline__ uint32_t kept(uint32_t x) {
   return x;
 }
 
+__device__ __forceinline__ const char* kept(const char* x) {
+  asm volatile("" : "+l"(x));
+  return x;
+}
+
+/// base + index * unit.
+__device__ __forceinline__ const char* address_of(const char* base, uint32_t index, uint32_t unit) {
+  const char* at;
+  asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(at) : "r"(index), "r"(unit), "l"(base));
+  return at;
+}
+
+/// 1 / x, relative error 2^-22, of a normal number.
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 /// 2^x, relative error 2^-22; 2^-inf = 0.
 __device__ __forceinline__ float ex2(float x) {
   float y;

@@ -1,5 +1,5 @@
-// The tensor memory accelerator (sm_90): boxes of a tensor, as a tensor map describes it, into shared memory. By one thread; a barrier counts
-// the bytes as they land. Also the fences between what threads and what the accelerator and wgmma do in shared memory.
+// The tensor memory accelerator (sm_90): boxes of a tensor, as a tensor map describes it, into shared memory and out of it. By one thread; a
+// barrier counts the bytes as they land. Also the fences between what threads and what the accelerator and wgmma do in shared memory.
 #pragma once
 
 #include "kvloom/base/platform.h"
@@ -34,6 +34,16 @@ __device__ __forceinline__ void load_box(uint32_t shared, const void* map, uint3
         : "memory");
   }
 }
+
+/// A box of tensor map `map` from `shared`; this thread's stores are a group (store_wait).
+__device__ __forceinline__ void store_box(const void* map, uint32_t shared, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2,%3,%4,%5,%6}], [%1];" ::"l"(map), "r"(shared), "r"(x0), "r"(x1), "r"(x2),
+               "r"(x3), "r"(x4)
+               : "memory");
+}
+__device__ __forceinline__ void store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+/// This thread's boxes have been read: shared memory may be written again.
+__device__ __forceinline__ void store_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 /// The map will be needed soon.
 __device__ __forceinline__ void prefetch_map(const void* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }

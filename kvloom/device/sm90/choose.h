@@ -26,7 +26,7 @@ KVLOOM_HD constexpr AttendConfig mixed_config(const UnitSpec& s) {
   AttendConfig c;
   c.head_dim_qk = s.head_dim_qk, c.head_dim_vo = s.head_dim_vo;
   c.dtype = s.dtype, c.o_dtype = s.o_dtype;
-  c.paged = s.paged;
+  c.paged = c.gathers = s.paged;
   const bool wide = s.head_dim_qk > 128;
   c.tile_kv = wide ? 64 : 128;
   c.q_in_registers = !wide && !s.hooked;
@@ -39,6 +39,7 @@ KVLOOM_HD constexpr AttendConfig mixed_config(const UnitSpec& s) {
 KVLOOM_HD constexpr AttendConfig compute_config(const UnitSpec& s) {
   AttendConfig c = mixed_config(s);
   c.ctas = 2;
+  c.gathers = false;
   return c;
 }
 

@@ -16,19 +16,18 @@ struct AttendConfig {
   int stages = 2;       // tiles of K, and of V, in shared memory
   int ctas = 1;         // of a cluster: they share every tile of K and V, which each loads a part of for all
   bool paged = true;
+  bool gathers = false;  // has the code for pages that boxes can't fetch, too; not in a cluster
   bool q_in_registers = true;
   bool stages_o = true;  // O goes through shared memory of its own; false: through Q's
 
   KVLOOM_HD constexpr int teams() const { return tile_rows / 64; }  // warpgroups that compute
   KVLOOM_HD constexpr int threads() const { return 128 * (teams() + 1); }
   KVLOOM_HD constexpr int item_rows() const { return tile_rows * ctas; }
-  /// Has the code for pages that boxes can't fetch, too.
-  KVLOOM_HD constexpr bool gathers() const { return paged && ctas == 1; }
   KVLOOM_HD constexpr int key_tiles() const { return tile_kv / 8; }
   KVLOOM_HD constexpr int dim_tiles() const { return head_dim_vo / 8; }
   // Registers a thread: what the kernel is launched with, handed out anew between the warpgroup that loads and those that compute.
   KVLOOM_HD constexpr int launch_registers() const { return 65536 / threads() / 8 * 8; }
-  KVLOOM_HD constexpr int loader_registers() const { return teams() == 2 ? 40 : 32; }
+  KVLOOM_HD constexpr int loader_registers() const { return teams() == 2 ? (gathers ? 56 : 40) : 32; }
   KVLOOM_HD constexpr int compute_registers() const { return (launch_registers() * (1 + teams()) - loader_registers()) / teams() / 8 * 8; }
 };
 

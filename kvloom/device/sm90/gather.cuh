@@ -1,85 +1,143 @@
-// The warps that fetch tiles of K and V row by row, where pages are too small for boxes. Where a key's rows lie is worked out once a key; a row
-// that no row of queries keeps becomes zeros, and its page is not asked for.
+// How tiles of K and V are fetched row by row, where pages have no boxes (sizes that 8 doesn't divide): by all warps of the loading warpgroup, a quarter of every tile
+// each. Where a key's rows lie is worked out once a key; a row that no row of queries keeps becomes zeros, and its page is not asked for.
 #pragma once
 
 #include "kvloom/device/sm90/load.cuh"
 
 namespace kvloom::sm90 {
 
+inline constexpr int kRowWarps = 4;
+
+/// Which 16 bytes of a warp's part of a tile a lane copies. A warp has some rows at once, each from another run of rows that follow each other;
+/// eight rows from a multiple of eight on differ by their swizzle, the next eight by a constant.
+template <AttendConfig C, class Tile>
+struct RowTurns {
+  static constexpr int kBlockChunks = Tile::kBlockBytes / 16, kChunks = Tile::kBlocks * kBlockChunks;
+  static constexpr int kPartKeys = C.tile_kv / kRowWarps;
+  static constexpr int kAtOnce = kChunks > 16 ? 1 : kChunks > 8 ? 2 : 4, kRun = kPartKeys / kAtOnce;
+  static_assert(kChunks <= 32 && kAtOnce * kChunks <= 32 && kRun % 8 == 0);
+
+  KVLOOM_HD static constexpr int swizzle(int row) { return row / (128 / Tile::kBlockBytes) % kBlockChunks; }
+};
+
 template <AttendConfig C, class V>
 struct RowLoader {
-  static constexpr int kPartKeys = C.tile_kv / kLoaderWarps;
-  static_assert(C.ctas == 1);
+  static constexpr int kPartKeys = C.tile_kv / kRowWarps;
+  static_assert(C.ctas == 1 && kPartKeys <= 32);
 
-  const AttendArgs& args;
+  const BoxedAttendArgs& args;
   SharedMemory<C, V>& m;
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
 
-  /// Places of this warp's part of the tile at `token`. `turn`: of the two tiles that places are kept of.
-  __device__ __forceinline__ void warp_find(const Pass<C>& pass, int32_t token, int turn) const {
-    const block::TileWalk& walk = pass.walk;
-#pragma unroll 1
-    for (int i = lane; i < kPartKeys; i += 32) {
-      const int32_t key = token + warp * kPartKeys + i;
-      RowPlace place{nullptr, nullptr};
-      if (walk.has(token) && key >= walk.keys.begin && key < walk.keys.end && walk.touches(key)) {
-        const KvView& kv = args.params.kv;
-        const block::KeySlot<C.paged> slot(args, pass.group, key);
-        const int64_t page = args.params.pages[slot.entry];
-        place.k = static_cast<const char*>(kv.k) + (page * kv.k_page + slot.in_page * kv.k_token + pass.kv_head * kv.k_head) * 2;
-        place.v = static_cast<const char*>(kv.v) + (page * kv.v_page + slot.in_page * kv.v_token + pass.kv_head * kv.v_head) * 2;
-      }
-      m.place[turn][warp * kPartKeys + i] = place;
+  /// Keys of a pass that some row keeps: [begin, end), and [first, prefix_end).
+  struct Kept {
+    int32_t begin, end, first, prefix_end;
+    __device__ __forceinline__ explicit Kept(const block::TileWalk& w)
+        : begin(max_of(w.keys.begin, w.any_begin)), end(min_of(w.keys.end, w.any_end)), first(w.keys.begin), prefix_end(min_of(w.keys.end, w.prefix_end)) {}
+    __device__ __forceinline__ bool has(int32_t key) const { return ((key >= begin) & (key < end)) | ((key >= first) & (key < prefix_end)); }
+  };
+  /// This lane's key of a tile, on its way.
+  struct Asked {
+    int32_t page;
+    int32_t in_page;  // -1: no row keeps the key
+  };
+  __device__ __forceinline__ Asked ask(const Pass<C>& pass, const Kept& kept, int32_t token) const {
+    const int32_t key = token + warp * kPartKeys + lane;
+    if (lane >= kPartKeys || !kept.has(key)) return {0, -1};
+    const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
+    return {int32_t(args.attend.params.pages[slot.entry]), slot.in_page};
+  }
+  /// Its place, for all lanes; true if every key has one.
+  __device__ __forceinline__ bool warp_place(const Asked& asked, int kv_head, RowPlaces<C>& places) const {
+    const AttendBoxes::Of &k = args.boxes.k, &v = args.boxes.v;
+    const bool there = asked.in_page >= 0;
+    if (lane < kPartKeys) {
+      const uint32_t page = uint32_t(asked.page), in_page = uint32_t(asked.in_page), head = uint32_t(kv_head);
+      const int at = warp * kPartKeys + lane;
+      places.k[at] = there ? page * uint32_t(k.page_step) + in_page * uint32_t(k.token_step) + head * uint32_t(k.head_step) : RowPlaces<C>::kNone;
+      places.v[at] = there ? page * uint32_t(v.page_step) + in_page * uint32_t(v.token_step) + head * uint32_t(v.head_step) : RowPlaces<C>::kNone;
     }
+    const bool all = __all_sync(0xffffffffu, there || lane >= kPartKeys);
     __syncwarp();
+    return all;
   }
 
-  /// Starts the copies of this warp's part of a tile; every lane arrives at `full` when its own have landed.
-  template <class Tile>
-  __device__ __forceinline__ void warp_copy(const RowPlace* places, const char* RowPlace::*side, uint32_t tile, uint32_t full) const {
-    constexpr int kBlockChunks = Tile::kBlockBytes / 16, kChunks = Tile::kBlocks * kBlockChunks;
-#pragma unroll 4
-    for (int at = lane; at < kPartKeys * kChunks; at += 32) {
-      const int row = warp * kPartKeys + at / kChunks, chunk = at % kChunks;
-      const char* const from = places[row].*side;
-      const int swizzle = row / (128 / Tile::kBlockBytes) % kBlockChunks;
-      const uint32_t to = tile + Tile::row(row) + uint32_t(chunk / kBlockChunks * Tile::kBlockStride + ((chunk % kBlockChunks ^ swizzle) << 4));
-      ptx::cp_async_16(to, from + chunk * 16, from != nullptr ? 16 : 0);
+  /// Starts the copies of this warp's part of a tile. `kAll`: no row is missing.
+  template <class Tile, bool kAll>
+  __device__ __forceinline__ void warp_copy(const char* base, uint32_t unit, const uint32_t (&places)[RowPlaces<C>::kKeys], uint32_t tile) const {
+    using Turns = RowTurns<C, Tile>;
+    const int at = lane / Turns::kChunks, chunk = lane % Turns::kChunks;
+    if (at >= Turns::kAtOnce) return;
+    const char* const from = ptx::kept(base + chunk * 16);
+    const int row0 = warp * kPartKeys + at * Turns::kRun;
+    uint4 place[Turns::kRun / 4];  // all of them first: reads of shared memory among the copies would stop those
+#pragma unroll
+    for (int i = 0; i < Turns::kRun / 4; ++i) place[i] = reinterpret_cast<const uint4*>(places + row0)[i];
+    const uint32_t to0 = tile + Tile::row(row0) + uint32_t(chunk / Turns::kBlockChunks * Tile::kBlockStride + (chunk % Turns::kBlockChunks << 4));
+#pragma unroll
+    for (int r = 0; r < 8; ++r) {
+      const uint32_t to = (to0 ^ uint32_t(Turns::swizzle(r) << 4)) + uint32_t(r * Tile::kBlockBytes);
+#pragma unroll
+      for (int i = r; i < Turns::kRun; i += 8) {
+        const uint4& four = place[i / 4];
+        const uint32_t row = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+        const bool there = kAll || row != RowPlaces<C>::kNone;
+        ptx::cp_async_16(to + uint32_t(i / 8 * Tile::kGroupBytes), ptx::address_of(from, there ? row : 0, unit), there ? 16 : 0);
+      }
     }
+  }
+  /// ... of K or V; every lane arrives at `full` when its own have landed.
+  template <class Tile>
+  __device__ __forceinline__ void warp_fetch(const void* base, const AttendBoxes::Of& of, const uint32_t (&places)[RowPlaces<C>::kKeys], bool all, uint32_t tile,
+                                             uint32_t full) const {
+    if (all) warp_copy<Tile, true>(static_cast<const char*>(base), uint32_t(of.unit), places, tile);
+    else warp_copy<Tile, false>(static_cast<const char*>(base), uint32_t(of.unit), places, tile);
+    __syncwarp();
     ptx::cp_async_arrive(full);
   }
 
-  /// In the order of TileLoader.
+  /// In the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last tiles are
+  /// still to be worked on. Another fetches Q.
   __device__ __forceinline__ void run() const {
+    const KvView& kv = args.attend.params.kv;
+    PassMaker<C, V> passes(args.attend, m);  // of the warp that makes them
+    const bool makes = warp == kLoaderWarps, queries = warp == kLoaderWarps + 1;
     RingPlace<kPasses> at;
+    RingPlace<1> query_to;
     RingPlace<C.stages> to, values_to;
     int turn = 0;
 #pragma unroll 1
-    for (;; at.next()) {
+    for (bool ahead = false;; ahead = true) {
+      if (makes) passes.warp_make_next();
+      if (!ahead) continue;
       m.passes.wait_full(at);
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
+      if (queries) warp_load_queries<C, V>(args, m, pass, query_to);
       int32_t token = pass.walk.start;
-      const auto copy_values = [&](int of) {
+      const Kept kept(pass.walk);
+      bool all = warp_place(ask(pass, kept, token), pass.kv_head, m.places[turn]), all_before = false;
+      const auto fetch_values = [&](bool all_of) {
         m.values.wait_left(values_to);
-        warp_copy<VTile<C>>(m.place[of], &RowPlace::v, ptx::shared_address(m.v[values_to.at]), ptx::shared_address(&m.values.full[values_to.at]));
+        warp_fetch<VTile<C>>(kv.v, args.boxes.v, m.places[turn ^ 1].v, all_of, ptx::shared_address(m.v[values_to.at]),
+                             ptx::shared_address(&m.values.full[values_to.at]));
         values_to.next();
       };
-      __syncwarp();
-      warp_find(pass, token, turn);
 #pragma unroll 1
-      for (bool first = true; pass.walk.has(token); first = false, turn ^= 1) {
-        m.keys.wait_left(to);
-        warp_copy<KTile<C>>(m.place[turn], &RowPlace::k, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
-        to.next();
-        if (!first) copy_values(turn ^ 1);
-        __syncwarp();  // places of the tile before are done with
+      for (bool first = true; pass.walk.has(token); first = false) {
         token = pass.walk.template next<C.tile_kv>(token);
-        warp_find(pass, token, turn ^ 1);
+        const Asked asked = ask(pass, kept, token);  // on its way while this tile is copied
+        m.keys.wait_left(to);
+        warp_fetch<KTile<C>>(kv.k, args.boxes.k, m.places[turn].k, all, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
+        to.next();
+        if (!first) fetch_values(all_before);
+        turn ^= 1;
+        all_before = all;
+        all = warp_place(asked, pass.kv_head, m.places[turn]);
       }
-      if (pass.walk.has(pass.walk.start)) copy_values(turn ^ 1);
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+      if (pass.walk.has(pass.walk.start)) fetch_values(all_before);
+      warp_leave_pass<C, V>(m, at);
+      at.next(), query_to.next();
     }
   }
 };

@@ -1,6 +1,7 @@
-// The warp that goes through a CTA's items ahead of all others: what an item is, which rows it has and what they keep; and the one that fetches Q.
+// What a warp finds out ahead of all others: the passes of a CTA's items, which rows they have and what those keep; and how Q is fetched.
 #pragma once
 
+#include "kvloom/device/block/refused.cuh"
 #include "kvloom/device/ptx/cluster.cuh"
 #include "kvloom/device/sm90/shared.cuh"
 
@@ -17,11 +18,19 @@ template <AttendConfig C>
 __device__ __forceinline__ Reach reach_of(const Pass<C>& pass, int team) {
   const block::TileWalk& walk = pass.walk;
   if (pass.masked) return {0, walk.start + C.tile_kv, 0, 0};  // every warpgroup makes masks of every tile
+  const bool plain = pass.scaling.by.others == 1.0f;
   block::KeptHull all = pass.warp_hull[4 * team];
 #pragma unroll
   for (int w = 1; w < 4; ++w) block::widen(all, pass.warp_hull[4 * team + w]);
   return {all.any_prefix > walk.keys.begin ? walk.keys.begin : all.any_begin, max_of(all.any_end, all.any_prefix),
-          max_of(round_up(all.all_begin, C.tile_kv), walk.last), all.all_end};
+          max_of(round_up(all.all_begin, C.tile_kv), walk.last), plain ? all.all_end : 0};
+}
+
+/// Where the keys end that rows of the group keep, as far as it is easily said: at least `any_end`.
+__device__ __forceinline__ int32_t seen_end_of(const KeyRange& range, const PlanView& plan, const RowGroup& group, int32_t any_begin, int32_t any_end) {
+  if (any_begin >= any_end || group.row_list >= 0 || group.kv_position != KvPosition::linear) return any_end;
+  const RowEntry last = row_of(plan, group, group.token_count - 1);
+  return max_of(any_end, block::kept_tokens(range, last, group, {group.kv_begin, group.kv_end}).end);
 }
 
 /// Fills `pass` for one KV head of item `i`; ends with __syncwarp.
@@ -48,6 +57,7 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
     if (own < 0 || own >= C.tile_rows) continue;  // for all lanes alike
     pass.row[own] = row;
     pass.kept[own] = kept;
+    pass.lse_row[own] = row.token * args.params.lse_token + row.q_head * args.params.lse_head;
     pass.o_row[own] = there ? row.token * args.params.o_token + row.q_head * args.params.o_head : -1;
     const block::KeptHull of_warp = lane < 16 ? block::join_lanes(0xffffu, of_row) : block::join_lanes(0xffff0000u, of_row);
     if (lane % 16 == 0) pass.warp_hull[own / 16] = of_warp;
@@ -56,6 +66,7 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
   if (lane == 0) {
     pass.walk = block::TileWalk::of<C.tile_kv>(keys, hull);
     pass.hull = hull;
+    pass.seen_end = seen_end_of(args.params.variant.range, plan, pass.group, pass.walk.any_begin, pass.walk.any_end);
     pass.kv_head = kv_head;
     pass.row_begin = mine;
     pass.row_count = clamp_to(count - mine, 0, C.tile_rows);
@@ -84,60 +95,66 @@ __device__ __forceinline__ void warp_copy_queries(const AttendArgs& args, const 
   ptx::cp_async_arrive(full);
 }
 
-/// The warp that fetches Q: by boxes where a tile is whole tokens that follow each other, else row by row.
+/// Fetches Q of a pass, when that of the one before has been taken: by boxes where a tile is whole tokens that follow each other, else row by row.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, SharedMemory<C, V>& m) {
+__device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, SharedMemory<C, V>& m, const Pass<C>& pass, const RingPlace<1>& to) {
   using Tile = QTile<C>;
   const int lane = int(threadIdx.x) & 31, tokens = args.boxes.query_tokens;
   const uint32_t q = ptx::shared_address(m.q), full = ptx::shared_address(&m.query.full[0]);
-  RingPlace<kPasses> at;
-  RingPlace<1> to;
+  m.query.wait_left(to);
+  const block::PackedRow first = pass.row[0];
+  const bool boxed = tokens > 0 && pass.group.row_list < 0 && pass.row_count == C.tile_rows && first.q_head % int(args.attend.group_size.divisor) == 0;
+  if (!boxed) {
+    warp_copy_queries<C>(args.attend, pass, q, full);
+  } else if (lane > 0) {
+    ptx::barrier_arrive(full);
+  } else {
+    ptx::barrier_arrive_expect(full, uint32_t(Tile::bytes()));
 #pragma unroll 1
-  for (;; at.next(), to.next()) {
-    m.passes.wait_full(at);
-    const Pass<C>& pass = m.pass[at.at];
-    if (pass.end) return;
-    m.query.wait_left(to);
-    const block::PackedRow first = pass.row[0];
-    const bool boxed = tokens > 0 && pass.group.row_list < 0 && pass.row_count == C.tile_rows && first.q_head % int(args.attend.group_size.divisor) == 0;
-    if (!boxed) {
-      warp_copy_queries<C>(args.attend, pass, q, full);
-    } else if (lane > 0) {
-      ptx::barrier_arrive(full);
-    } else {
-      ptx::barrier_arrive_expect(full, uint32_t(Tile::bytes()));
-#pragma unroll 1
-      for (int dim = 0; dim < C.head_dim_qk; dim += Tile::kBlock) {
-        ptx::load_box<1>(q + uint32_t(dim / Tile::kBlock * C.tile_rows * Tile::kBlockBytes), &args.boxes.q, full, dim, first.q_head, first.token, 0, 0);
-      }
+    for (int dim = 0; dim < C.head_dim_qk; dim += Tile::kBlock) {
+      ptx::load_box<1>(q + uint32_t(dim / Tile::kBlock * C.tile_rows * Tile::kBlockBytes), &args.boxes.q, full, dim, first.q_head, first.token, 0, 0);
     }
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
   }
+  __syncwarp();
 }
 
+/// This warp is done with a pass.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_go_through_items(const AttendArgs& args, SharedMemory<C, V>& m) {
-  const PlanView plan = view_plan(args.plan);
-  const int lane = int(threadIdx.x) & 31, list = int(blockIdx.x) / C.ctas;
-  const int32_t end = plan.cta_indptr[list + 1];
-  RingPlace<kPasses> to;
-#pragma unroll 1
-  for (int32_t i = plan.cta_indptr[list]; i < end; ++i) {
-    const int heads = plan.items[i].kv_head_count;
-#pragma unroll 1
-    for (int head = 0; head < heads; ++head) {
-      m.passes.wait_left(to);
-      warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
-      to.next();
-    }
-  }
-  m.passes.wait_left(to);
-  if (lane == 0) {
-    m.pass[to.at].end = true;
-    ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
-  }
+__device__ __forceinline__ void warp_leave_pass(SharedMemory<C, V>& m, const RingPlace<kPasses>& at) {
+  __syncwarp();
+  if ((int(threadIdx.x) & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
 }
+
+/// All passes of a CTA, one after the other as there is room for them, and the end.
+template <AttendConfig C, class V>
+struct PassMaker {
+  const AttendArgs& args;
+  SharedMemory<C, V>& m;
+  int32_t item = 0;  // of the CTA's list
+  int head = 0;
+  bool done = false;
+  RingPlace<kPasses> to;
+
+  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {}
+
+  __device__ __forceinline__ void warp_make_next() {
+    if (done) return;
+    m.passes.wait_left(to);
+    const PlanView plan = view_plan(args.plan);
+    const int list = int(blockIdx.x) / C.ctas;
+    const int32_t i = plan.cta_indptr[list] + item;
+    done = i >= plan.cta_indptr[list + 1];
+    if (done && item == 0) block::warp_refuse_rows<C.o_dtype>(args, C.head_dim_vo, 0, 1);  // there are none at all
+    if (!done) {
+      warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
+      if (++head >= plan.items[i].kv_head_count) head = 0, ++item;
+    }
+    if ((int(threadIdx.x) & 31) == 0) {
+      if (done) m.pass[to.at].end = true;
+      ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
+    }
+    to.next();
+  }
+};
 
 }  // namespace kvloom::sm90

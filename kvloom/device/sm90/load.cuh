@@ -12,7 +12,7 @@ template <AttendConfig C, class V>
 struct TileLoader {
   static constexpr int kParts = kLoaderWarps * C.ctas, kPartKeys = C.tile_kv / kParts;
   static constexpr int kCountedLanes = 16;  // lanes from here on stand for the boxes that the other CTA's warp fetches: its bytes count here, too
-  static_assert(C.ctas <= 2 && kPartKeys / 8 <= kCountedLanes);
+  static_assert(C.ctas <= 2 && kPartKeys / 8 <= kCountedLanes && kPartKeys % 8 == 0);
 
   const BoxedAttendArgs& args;
   SharedMemory<C, V>& m;
@@ -30,20 +30,21 @@ struct TileLoader {
 
   /// A box of this lane, in some tile.
   struct Box {
-    bool live;   // some row may keep some of its keys; others are not fetched, and their pages not asked for
+    bool live;   // some row of the group may keep some of its keys; others are not fetched, and their pages not asked for
     int32_t at;  // paged: page; ragged: token
-    int32_t in_page;
-    int32_t keys;  // ragged: that are there
+    int32_t in_page;  // token / 8
+    int32_t keys;     // ragged: that are there
   };
   /// Ragged: the token after the last of the pass's list.
   __device__ __forceinline__ static int32_t end_of(const Pass<C>& pass) { return int32_t(pass.group.list_begin) + pass.group.kv_end; }
   __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t token) const {
     const block::TileWalk& walk = pass.walk;
     const int32_t key = token + lane_key, end = key + args.boxes.rows;
-    const bool kept = (key < walk.any_end && end > walk.any_begin) || (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
+    // Of a tile that the rows' last keys are in, those that later rows of the group keep come along: nothing of them has to be cleared.
+    const bool kept = (key < pass.seen_end && end > walk.any_begin) || (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
     if (lane_key < 0 || !walk.has(token) || !kept) return {false, 0, 0, 0};
     const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
-    if constexpr (C.paged) return {true, int32_t(args.attend.params.pages[slot.entry]), slot.in_page, 0};
+    if constexpr (C.paged) return {true, int32_t(args.attend.params.pages[slot.entry]), int32_t(uint32_t(slot.in_page) / 8), 0};
     const int32_t at = int32_t(slot.entry);
     return {true, at, 0, min_of(args.boxes.rows, max_of(args.boxes.tokens, end_of(pass)) - at)};
   }
@@ -56,19 +57,31 @@ struct TileLoader {
     const uint32_t keys = C.paged ? uint32_t(__popc(live) * box_keys) : __reduce_add_sync(0xffffffffu, uint32_t(box.live ? box.keys : 0));
     if (ptx::elect_one()) ptx::barrier_arrive_expect(full, keys * uint32_t(Tile::kGroupBytes / 8));
     const int32_t place = C.paged ? box.at * of.page_step + kv_head * of.head_step : box.at;
+    // Some boxes at a time: the answers of several lanes are under way together.
+    constexpr int kTogether = min_of(kPartKeys / 8, 4);
 #pragma unroll 1
-    for (uint32_t left = live & ((1u << kCountedLanes) - 1u); left != 0; left &= left - 1) {
-      const int i = __ffs(int(left)) - 1;
-      const int32_t x = __shfl_sync(0xffffffffu, place, i), in_page = __shfl_sync(0xffffffffu, box.in_page, i);
-      const uint32_t to = tile + Tile::row(part * kPartKeys + i * box_keys);
-      if constexpr (C.paged) {
-        if (ptx::elect_one()) ptx::load_box<C.ctas>(to, &of.map, full, 0, 0, 0, in_page / 8, x);
-      } else if (x + box_keys <= end) {
-        if (ptx::elect_one()) ptx::load_box<C.ctas>(to, &of.map, full, 0, x, 0, 0, kv_head);
-      } else if (ptx::elect_one()) {
-        fetch_end<Tile>(of, to, full, x, end, kv_head);
+    for (int first = 0; first * box_keys < kPartKeys; first += kTogether) {
+      int32_t x[kTogether], in_page[kTogether];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        x[i] = __shfl_sync(0xffffffffu, place, first + i);
+        in_page[i] = C.paged ? __shfl_sync(0xffffffffu, box.in_page, first + i) : 0;
+      }
+      if (!ptx::elect_one()) continue;
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (!(live >> (first + i) & 1u)) continue;
+        const uint32_t to = tile + Tile::row(part * kPartKeys) + uint32_t(first + i) * (uint32_t(box_keys) / 8 * Tile::kGroupBytes);
+        if constexpr (C.paged) {
+          ptx::load_box<C.ctas>(to, &of.map, full, 0, 0, 0, in_page[i], x[i]);
+        } else if (x[i] + box_keys <= end) {
+          ptx::load_box<C.ctas>(to, &of.map, full, 0, x[i], 0, 0, kv_head);
+        } else {
+          fetch_end<Tile>(of, to, full, x[i], end, kv_head);
+        }
       }
     }
+    __syncwarp();
   }
   /// The box at token `x` as far as there are tokens, which is before `end`.
   template <class Tile>
@@ -115,10 +128,30 @@ struct TileLoader {
         before = box;
       }
       if (pass.walk.has(pass.walk.start)) fetch_values();
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+      warp_leave_pass<C, V>(m, at);
     }
   }
 };
+
+/// Each of the loading warpgroup's warps, where tiles come by boxes: two fetch tiles, one goes through the items, one fetches Q.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, SharedMemory<C, V>& m, int warp) {
+  if (warp < kLoaderWarps) {
+    TileLoader<C, V>{args, m}.run();
+  } else if (warp == kLoaderWarps) {
+    PassMaker<C, V> passes(args.attend, m);
+    while (!passes.done) passes.warp_make_next();
+  } else {
+    RingPlace<kPasses> at;
+    RingPlace<1> to;
+#pragma unroll 1
+    for (;; at.next(), to.next()) {
+      m.passes.wait_full(at);
+      if (m.pass[at.at].end) return;
+      warp_load_queries<C, V>(args, m, m.pass[at.at], to);
+      warp_leave_pass<C, V>(m, at);
+    }
+  }
+}
 
 }  // namespace kvloom::sm90

@@ -11,33 +11,34 @@ inline constexpr int kMergeInFlight = 4;  // partials; more would cost the loops
 
 /// A warpgroup that computes: pass after pass. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m, bool gathered) {
+__device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemory<C, V>& m, bool gathered) {
   Team<C, V> team(args, m, gathered);
   RingPlace<kPasses> at;
+  team.take_queries(at);
 #pragma unroll 1
-  for (;; at.next()) {
-    m.passes.wait_full(at);
+  while (!m.pass[at.at].end) {
     Pass<C>& pass = m.pass[at.at];
-    if (pass.end) return;
+    RingPlace<kPasses> next = at;
+    next.next();
     team.take(pass);
-    const RowEnds ends = team_attend(team, pass);
-    warp_store(team, pass, ends);
-    if constexpr (!C.q_in_registers) team.leave_queries();
+    team_attend(team, pass, next);
     if (pass.last && pass.item.partial_row >= 0) {
-      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete);
+      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(team.args, view_plan(team.args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete);
     }
-    __syncwarp();
-    if (team.lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
+    warp_leave_pass<C, V>(m, at);
+    at = next;
+    if constexpr (!C.q_in_registers) team.take_queries(at);
   }
+  ptx::store_wait();  // boxes on their way out are still read
 }
 
 template <AttendConfig C, class V>
 __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered) {
   constexpr int kComputeWarps = 4 * C.teams();
-  const uint32_t fillers = kLoaderWarps * (gathered ? 32 : 1);
+  const uint32_t fillers = gathered ? kRowWarps * 32 : kLoaderWarps;
   if (threadIdx.x == 0) {
     m.query.init(32, kComputeWarps);
-    m.passes.init(1, kComputeWarps + kLoaderWarps + 1);  // ... and the warp that fetches Q
+    m.passes.init(1, kComputeWarps + (gathered ? kRowWarps : kLoaderWarps + 1));  // ... and the warp that fetches Q
     m.keys.init(fillers, kComputeWarps * C.ctas);
     m.values.init(fillers, kComputeWarps * C.ctas);
     ptx::barrier_init_fence();
@@ -51,26 +52,22 @@ template <AttendConfig C, class V>
 __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* memory) {
   static_assert(C.loader_registers() + C.teams() * C.compute_registers() <= (1 + C.teams()) * C.launch_registers(), "registers nobody gives are waited for");
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
-  const bool gathered = C.gathers() && args.boxes.rows == 0;
+  const bool gathered = C.gathers && args.boxes.rows == 0;
   block_init(m, gathered);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   if (warp >= 4) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
-    team_run<C, V>(args.attend, m, gathered);
+    team_run<C, V>(args, m, gathered);
   } else {
     ptx::warpgroup_give_registers<C.loader_registers()>();
-    if (warp < kLoaderWarps) {
-      if constexpr (C.gathers()) {
-        if (gathered) RowLoader<C, V>{args.attend, m}.run();
-        else TileLoader<C, V>{args, m}.run();
-      } else {
-        TileLoader<C, V>{args, m}.run();
-      }
+    if constexpr (C.gathers) {
+      if (gathered) RowLoader<C, V>{args, m}.run();
+      else warp_load_boxes<C, V>(args, m, warp);
+    } else {
+      warp_load_boxes<C, V>(args, m, warp);
     }
-    if (warp == kLoaderWarps) warp_go_through_items<C, V>(args.attend, m);
-    if (warp == kLoaderWarps + 1) warp_load_queries<C, V>(args, m);
     __syncwarp();
   }
   if constexpr (C.ctas > 1) ptx::cluster_sync();  // boxes that this CTA fetched, and arrivals, may still be on their way to the other

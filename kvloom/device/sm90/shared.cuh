@@ -3,10 +3,9 @@
 
 #include "kvloom/contract/attend_boxes.h"
 #include "kvloom/device/block/masks.cuh"
+#include "kvloom/device/block/ring.cuh"
 #include "kvloom/device/block/scaling.cuh"
 #include "kvloom/device/block/tile_walk.cuh"
-#include "kvloom/device/ptx/barrier.cuh"
-#include "kvloom/device/ptx/cp_async.cuh"
 #include "kvloom/device/ptx/tma.cuh"
 #include "kvloom/device/sm90/config.h"
 #include "kvloom/device/sm90/tiles.cuh"
@@ -35,6 +34,7 @@ struct Pass {
   WorkItem item;  // all of it; this CTA has rows [row_begin, row_begin + row_count) of it
   RowGroup group;
   block::TileWalk walk;  // of all rows of the item: the CTAs of a cluster take the same tiles
+  int32_t seen_end;  // keys from the first that a row keeps to here are kept by some row of the group, if not of the item
   int32_t kv_head;
   int32_t row_begin, row_count;
   bool masked;  // masks are to be made; else ranges say it all
@@ -46,43 +46,26 @@ struct Pass {
   block::KeptHull warp_hull[4 * C.teams()];  // of the 16 rows of each warp that computes
   block::PackedRow row[C.tile_rows];
   block::KeptTokens kept[C.tile_rows];
-  int64_t o_row[C.tile_rows];  // where rows lie in the output, elements; -1: there is no row
+  // Where rows lie in the outputs, elements; o_row -1: there is no row.
+  int64_t o_row[C.tile_rows];
+  int64_t lse_row[C.tile_rows];
 
   __device__ __forceinline__ block::Rows rows() { return {row, kept, &hull}; }
 };
 
-/// A place in a ring, and how often the ring has gone round, as parity.
-template <int kPlaces>
-struct RingPlace {
-  int at = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++at == kPlaces) at = 0, parity ^= 1;
-  }
-};
-
-/// Somebody fills, others use what is there and leave it.
-template <int kPlaces>
-struct Ring {
-  uint64_t full[kPlaces], left[kPlaces];
-
-  __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) {
-    for (int i = 0; i < kPlaces; ++i) {
-      ptx::barrier_init(ptx::shared_address(&full[i]), fillers);
-      ptx::barrier_init(ptx::shared_address(&left[i]), users);
-    }
-  }
-  __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }
-  __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
-};
+using block::Ring;
+using block::RingPlace;
 
 inline constexpr int kPasses = 3;      // known at a time: the one that is worked on and the next ones
-inline constexpr int kLoaderWarps = 2;  // that fetch tiles; each a part of every tile
+inline constexpr int kLoaderWarps = 2;  // that fetch tiles by boxes; each a part of every tile
 
-/// Where the rows of a key begin; nullptr: zeros instead.
-struct alignas(16) RowPlace {
-  const char* k;
-  const char* v;
+/// Where the rows of a tile's keys begin, in units (contract/attend_boxes.h).
+template <AttendConfig C>
+struct RowPlaces {
+  static constexpr uint32_t kNone = ~0u;  // zeros instead
+  static constexpr int kKeys = C.gathers ? C.tile_kv : 4;
+  alignas(16) uint32_t k[kKeys];
+  alignas(16) uint32_t v[kKeys];
 };
 
 template <AttendConfig C, class V>
@@ -97,7 +80,7 @@ struct SharedMemory {
   alignas(1024) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
   Pass<C> pass[kPasses];
   block::PartMask<16, C.tile_kv / 32> mask[4 * C.teams()];  // a warp's own, of the tile that it works on
-  RowPlace place[2][C.gathers() ? C.tile_kv : 1];  // of two tiles, where rows are fetched one by one
+  RowPlaces<C> places[2];  // of two tiles, where rows are fetched one by one
   uint32_t live[3][C.tile_kv / 32];  // masked: keys of a tile that some row of the CTA keeps; in turn
   uint32_t complete;
   float never;  // ptx::made_before

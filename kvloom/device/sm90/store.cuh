@@ -29,33 +29,40 @@ struct RowEnds {
 template <AttendConfig C, class V>
 __device__ __forceinline__ RowEnds warp_end_rows(const Team<C, V>& team, const Pass<C>& pass, float scale) {
   const AttendArgs& args = team.args;
-  const ScaleParams& scales = args.params.variant.scale;
+  const AttendParams& params = args.params;
+  const ScaleParams& scales = params.variant.scale;
   const float v_scale = scales.v_per_head ? scales.v_per_head[pass.kv_head] : scales.v;
-  RowEnds ends;
+  const int row0 = team.row0 + team.lane / 4, quad = team.lane % 4;
+  const bool final = pass.item.partial_row < 0;
+  RowEnds ends{{v_scale, v_scale}};
+  float lse[2] = {};
+  if constexpr (!block::has_weight<V>()) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = team.row0 + h * 8 + team.lane / 4;
-    const float sum = block::quad_sum(team.softmax.sum[0][h]);
-    float lse = 0.0f;
-    ends.factor[h] = v_scale;
-    if constexpr (!block::has_weight<V>()) {
-      ends.factor[h] = sum == 0.0f ? 0.0f : v_scale / sum;  // NaN stays NaN
-      lse = sum == 0.0f ? neg_inf() : (team.softmax.max[0][h] * scale + ptx::lg2(sum)) * kLn2;
+    for (int h = 0; h < 2; ++h) {
+      const float sum = block::quad_sum(team.softmax.sum[0][h]);  // at least 1 where there is a key
+      ends.factor[h] = sum == 0.0f ? 0.0f : v_scale * ptx::reciprocal(sum);  // NaN stays NaN
+      lse[h] = sum == 0.0f ? neg_inf() : (team.softmax.max[0][h] * scale + ptx::lg2(sum)) * kLn2;
     }
-    if (r >= pass.row_count) continue;
-    if (pass.item.partial_row < 0) {
-      const block::RowOutput out = block::row_output<V>(args, pass.row[r].token, pass.row[r].q_head, lse, size_of(C.o_dtype));
-      ends.factor[h] *= out.factor;
-      if (out.lse && team.lane % 4 == 0) *out.lse = out.lse_value;
-    } else if (team.lane % 4 == 0) {
-      args.scratch.partial_lse[partial_row(pass, r)] = lse;
+  }
+  if (final && !params.bare_state && (block::has_finish<V>() || params.variant.sink)) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const RowFinish w = block::finish_row<V>(params.variant, lse[h], pass.row[row0 + h * 8].q_head);
+      ends.factor[h] *= w.factor;
+      lse[h] = w.lse;
     }
+  }
+  // A lane of each quad writes that of a row.
+  const int r = row0 + quad * 8;
+  if (quad < 2 && r < pass.row_count && (!final || params.lse)) {
+    float* const to = final ? params.lse + pass.lse_row[r] : args.scratch.partial_lse + partial_row(pass, r);
+    *to = quad == 0 ? lse[0] : lse[1];
   }
   return ends;
 }
 
-/// Rows in 16 bits through shared memory, so that they are written a whole row at a time. In Q's memory a warp has what its own rows had there:
-/// others may still multiply by theirs.
+/// Rows in 16 bits through shared memory: out by boxes where they are whole tokens that follow each other, else a whole row at a time. In Q's
+/// memory a warp has what its own rows had there: others may still multiply by theirs.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pass<C>& pass, const RowEnds& ends) {
   using Staged = StagedO<C>;
@@ -63,6 +70,12 @@ __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pa
   const int lane = team.lane, row0 = team.row0;
   const uint32_t staged = ptx::shared_address(C.stages_o ? team.m.o : team.m.q);
   const float f0 = ends.factor[0], f1 = ends.factor[1];
+  if constexpr (C.stages_o) {
+    ptx::store_wait();  // of the pass before
+    __syncwarp();
+  } else {
+    ptx::named_barrier_sync(kTeamBarrier + team.team, 128);  // all of the warpgroup have multiplied by their Q
+  }
 #pragma unroll
   for (int d = 0; d < C.dim_tiles(); d += 2) {
     const float(&a)[4] = team.o[0][d];
@@ -70,6 +83,22 @@ __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pa
     ptx::warp_stmatrix_x4(staged + Staged::offset(row0 + (lane & 15), d + (lane >> 4)), ptx::pack_16<C.o_dtype>(a[0] * f0, a[1] * f0),
                           ptx::pack_16<C.o_dtype>(a[2] * f1, a[3] * f1), ptx::pack_16<C.o_dtype>(b[0] * f0, b[1] * f0),
                           ptx::pack_16<C.o_dtype>(b[2] * f1, b[3] * f1));
+  }
+  if constexpr (C.stages_o) {
+    const block::PackedRow& first = pass.row[row0];
+    if (team.boxes.output_tokens > 0 && pass.group.row_list < 0 && row0 + kOutputBoxRows <= pass.row_count &&
+        first.q_head % int(team.args.group_size.divisor) == 0) {
+      ptx::fence_shared_async();
+      __syncwarp();
+      if (lane == 0) {
+#pragma unroll
+        for (int dim = 0; dim < C.head_dim_vo; dim += Staged::kBlock) {
+          ptx::store_box(&team.boxes.o, staged + Staged::offset(row0, dim / 8), dim, first.q_head, first.token, 0, 0);
+        }
+        ptx::store_commit();
+      }
+      return;
+    }
   }
   __syncwarp();
   char* const base = static_cast<char*>(team.args.params.o);
@@ -111,24 +140,27 @@ __device__ __forceinline__ void warp_store(const Team<C, V>& team, const Pass<C>
   }
 }
 
-/// All tiles of a pass for a warpgroup; O is left in the fragments.
+/// A pass for a warpgroup, and beside its last product the queries of the pass at `next`.
 template <AttendConfig C, class V>
-__device__ __forceinline__ RowEnds team_attend(Team<C, V>& team, const Pass<C>& pass) {
+__device__ __forceinline__ void team_attend(Team<C, V>& team, const Pass<C>& pass, const RingPlace<kPasses>& next) {
   const Reach& reach = pass.reach[team.team];
+  int32_t token = team.skip_tiles(pass.walk.start, reach.end);
   RowEnds ends;
-  int32_t token = team.pass_by(pass.walk.start, reach.end);
   if (pass.walk.has(token) && token + C.tile_kv > reach.begin) {
     team.first_step(token);
     token = team.go_on(team.next_tile(token));
     team.start_values();
-    ends = warp_end_rows(team, pass, team.scaling.scale);  // while the last product runs
+    if constexpr (C.q_in_registers) team.take_queries(next);
+    ends = warp_end_rows(team, pass, team.scaling.scale);
     team.finish_values();
   } else {
     team.clear();
+    if constexpr (C.q_in_registers) team.take_queries(next);
     ends = warp_end_rows(team, pass, team.scaling.scale);
   }
-  team.pass_by(token, 0);
-  return ends;
+  team.skip_tiles(token, 0);
+  warp_store(team, pass, ends);
+  if constexpr (!C.q_in_registers) team.leave_queries();
 }
 
 }  // namespace kvloom::sm90

@@ -20,7 +20,8 @@ struct Descriptor {
     constexpr uint32_t kSwizzle = kBlockBytes == 128 ? 1 : kBlockBytes == 64 ? 2 : 3;
     return {(shared & 0x3ffff) >> 4 | uint32_t(leading >> 4) << 16, uint32_t(stride >> 4) | kSwizzle << 30};
   }
-  /// The same `bytes` further on.
+  /// Of what lies `bytes` further on.
+  __device__ __forceinline__ Descriptor further(int bytes) const { return {start + uint32_t(bytes >> 4), shape}; }
   __device__ __forceinline__ uint64_t after(int bytes) const { return uint64_t(shape) << 32 | (start + uint32_t(bytes >> 4)); }
   /// Not known beforehand: the compiler would work out all that comes after it ahead of the loop, and run out of registers.
   __device__ __forceinline__ Descriptor kept() const { return {ptx::kept(start), shape}; }

@@ -47,6 +47,7 @@ struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStack]};
   std::deque<std::vector<Copy>> groups;
   std::vector<Copy> open;
+  std::vector<Box> stores;
   bool done = false;
 };
 struct Meeting {
@@ -176,8 +177,8 @@ void arrive_after_copies(uint32_t barrier) {
   barriers.at(barrier).landing.push_back(std::move(f.open));
   f.open.clear();
 }
-/// Elements outside the tensor are zeros. Sixteen bytes at a time, which are never apart.
-uint32_t land(const Box& b) {
+/// Elements outside the tensor are zeros, or not written if `out`. Sixteen bytes at a time, which are never apart.
+uint32_t land(const Box& b, bool out = false) {
   uint32_t at = b.to, n[5];
   for (n[4] = 0; n[4] < b.box[4]; ++n[4]) for (n[3] = 0; n[3] < b.box[3]; ++n[3]) for (n[2] = 0; n[2] < b.box[2]; ++n[2]) for (n[1] = 0; n[1] < b.box[1]; ++n[1]) {
     for (n[0] = 0; n[0] < b.box[0]; n[0] += 8, at += 16) {
@@ -189,7 +190,9 @@ uint32_t land(const Box& b) {
         from += x * int64_t(b.strides[i]);
       }
       char* to = shared(b.swizzle ? at ^ ((at >> 7 & (b.swizzle / 16 - 1)) << 4) : at);
-      if (inside) std::memcpy(to, from, 16);
+      if (out) {
+        if (inside) std::memcpy(const_cast<char*>(from), to, 16);
+      } else if (inside) std::memcpy(to, from, 16);
       else std::memset(to, 0, 16);
     }
   }
@@ -215,6 +218,15 @@ void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) {
 void box_later(const Box& box, uint32_t barrier) {
   if (box.to % 128 != 0) std::printf("simt: a box to byte %u of shared memory, wanted a multiple of 128\n", box.to), std::abort();
   barriers.at(barrier).boxes.push_back(box);
+}
+/// As late as can be.
+void store_later(const Box& box) {
+  if (box.to % 128 != 0) std::printf("simt: a box from byte %u of shared memory, wanted a multiple of 128\n", box.to), std::abort();
+  fibers[current].stores.push_back(box);
+}
+void store_wait() {
+  for (const Box& b : fibers[current].stores) land(b, true);
+  fibers[current].stores.clear();
 }
 void named_barrier(int id, int threads) { meet(named[id], threads); }
 /// Copies have landed by every second look, so that both answers occur.

@@ -62,6 +62,9 @@ struct Box {
   uint32_t swizzle;
 };
 void box_later(const Box& box, uint32_t barrier);
+/// A box the other way, which is read when its thread waits for that.
+void store_later(const Box& box);
+void store_wait();
 /// Barrier `id` of `threads` threads.
 void named_barrier(int id, int threads);
 
@@ -134,6 +137,8 @@ inline int __ffs(int x) { return __builtin_ffs(x); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t((uint64_t(a) * b) >> 32); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline int __float_as_int(float x) { int i; std::memcpy(&i, &x, 4); return i; }
+inline float __int_as_float(int i) { float x; std::memcpy(&x, &i, 4); return x; }
 
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };

@@ -1,0 +1,36 @@
+// Places in shared memory that are filled by some warps and used by others, in turn: a barrier a place for "it is there", and one for "all are
+// done with it".
+#pragma once
+
+#include "kvloom/device/ptx/barrier.cuh"
+#include "kvloom/device/ptx/cp_async.cuh"
+
+namespace kvloom::block {
+
+/// A place in a ring, and how often the ring has gone round, as parity.
+template <int kPlaces>
+struct RingPlace {
+  int at = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++at == kPlaces) at = 0, parity ^= 1;
+  }
+};
+
+/// Somebody fills, others use what is there and leave it.
+template <int kPlaces>
+struct Ring {
+  uint64_t full[kPlaces], left[kPlaces];
+
+  __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) {
+    for (int i = 0; i < kPlaces; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[i]), fillers);
+      ptx::barrier_init(ptx::shared_address(&left[i]), users);
+    }
+  }
+  __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }
+  __device__ __forceinline__ bool is_full(const RingPlace<kPlaces>& p) { return ptx::barrier_test(ptx::shared_address(&full[p.at]), p.parity); }
+  __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
+};
+
+}  // namespace kvloom::block
