@@ -78,6 +78,14 @@ GpuShape decode(const AttentionSpec& spec, const Requests& r, int32_t more) {
   return s;
 }
 
+/// Steps of speculation: `q_len` tokens a request.
+GpuShape verify(const AttentionSpec& spec, int32_t q_len, const Requests& r, int32_t more) {
+  GpuShape s = decode(spec, r, more);
+  s.name = fmt::format("decode-q{}-{}{}", q_len, r.name(more), tail_of(spec));
+  s.q_len.assign(s.kv_len.size(), q_len);
+  return s;
+}
+
 GpuShape prefill(const AttentionSpec& spec, const Requests& r, int32_t more) {
   GpuShape s;
   s.name = fmt::format("prefill-{}-{}{}", spec.variant.range.causal ? "causal" : "full", r.name(more), tail_of(spec));
@@ -203,6 +211,22 @@ std::vector<GpuShape> hopper(int32_t more) {
   return list;
 }
 
+std::vector<GpuShape> decodes(int32_t more) {
+  std::vector<GpuShape> list;
+  const AttentionSpec plain = spec_of(16, kCausal);
+  for (const Requests& r : {Requests{128, 8192}, Requests{64, 4096, Spread::zipf}, Requests{128, 1024}, Requests{16, 1024}, Requests{1, 32768}}) {
+    list.push_back(decode(plain, r, more));
+  }
+  list.push_back(decode(spec_of(1, kCausal), {128, 8192}, more));
+  list.push_back(decode(spec_of(16, kCausal, {32, 32}), {32, 4096}, more));
+  list.push_back(decode(spec_of(16, kCausal, {}, DType::e4m3), {128, 8192}, more));
+  list.push_back(verify(plain, 4, {64, 4096}, more));
+  list.push_back(verify(plain, 4, {128, 8192}, more));
+  list.push_back(mixed(plain, more));
+  list.push_back(shared_prefix(plain, more));
+  return list;
+}
+
 std::vector<GpuShape> plans(int32_t more) {
   std::vector<GpuShape> list;
   for (const int32_t count : {128, 1024}) {
@@ -222,6 +246,7 @@ const std::vector<GpuPreset>& gpu_presets() {
        paper},
       {"hopper", "compute-bound work: long and short causal prefill, full, head dims, page sizes, variants, long context on few heads",
        hopper},
+      {"decode", "memory-bound work: few and many requests, equal and Zipf lengths, page 1, MHA, fp8, speculation, steps of both kinds, a shared prefix", decodes},
       {"plan", "planning alone, on the device: decode steps of 128 and 1024 requests, equal, uniform and Zipf lengths", plans},
   };
   return list;

@@ -49,6 +49,9 @@ constexpr const char* kKeys[] = {
     "attend.sm90.f16.o-f32.d64.ragged.mask",
     "attend.sm90.bf16.d128.paged.sigmoid",
     "attend.sm90.f16.o-f32.d64.paged.softcap.mask.sigmoid",
+    "attend.sm90.bf16.kv-e4m3.d128.paged",
+    "attend.sm90.f16.kv-e5m2.d64.paged.softcap",
+    "attend.sm90.bf16.kv-e4m3.d256.ragged",
 };
 
 bool needs_pages(const Case& c) {

@@ -173,7 +173,7 @@ void add(CLI::App& command, int& exit_code) {
   auto o = std::make_shared<Options>();
   command.add_option("--backend", o->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
-  command.add_option("--preset", o->presets, "cuda: which tables of rows, with commas between them: serving (default), paper, hopper, plan")
+  command.add_option("--preset", o->presets, "cuda: which tables of rows, with commas between them: serving (default), paper, hopper, decode, plan")
       ->delimiter(',')
       ->check(one_of(gpu_preset_names()));
   command.add_flag("--even-lengths", o->even_lengths, "cuda: without the rows a token shorter and 37 tokens longer than each");

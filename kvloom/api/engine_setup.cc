@@ -20,7 +20,7 @@ int32_t resident_ctas(const runtime::AttendModule& module, std::initializer_list
   return max_of(1, an_sm * num_sms / cluster);
 }
 
-/// Steps of so little that every CTA should have one piece of it: keys times KV heads an SM, at most.
+/// Steps of so little that every SM should have one piece of it: keys times KV heads an SM, at most.
 constexpr int64_t kSmallStep = 4096;
 
 void set_gpu_schedule(Setup& s, const Capacity& capacity) {
@@ -34,7 +34,7 @@ void set_gpu_schedule(Setup& s, const Capacity& capacity) {
     if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {1}, sms);
   }
   // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
-  if (capacity.max_kv_tokens * s.spec.num_kv_heads <= kSmallStep * sms) s.own.memory.reset();
+  if (s.own.memory && s.own.memory->num_ctas > s.config.num_ctas && capacity.max_kv_tokens * s.spec.num_kv_heads <= kSmallStep * sms) s.own.memory.reset();
 }
 
 void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& options) {

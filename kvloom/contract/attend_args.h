@@ -14,6 +14,7 @@ struct AttendArgs {
   FastDivide page_size;        // ragged: 1
   FastDivide group_size;       // q heads a KV head
   int32_t num_qo_heads = 0;
+  bool plan_settled = false;   // no kernel writes the plan: it may be read before those in front are done
 };
 
 }  // namespace kvloom

@@ -28,6 +28,7 @@ struct AttendBoxes {
   Of k, v;
   TensorMap q, o;
   int32_t rows;         // keys of a box, a multiple of 8; 0: pages have none, there are no maps of K and V
+  int32_t heads;        // neighbouring KV heads of a box of K or V: [heads][keys / 8].., `eight` and `one` have one
   int32_t tokens;       // ragged: that are there for sure
   int32_t query_tokens;   // of a box of Q, which fills a tile; 0: heads don't divide tiles, there are no such boxes
   int32_t output_tokens;  // of a box of O, which is kOutputBoxRows rows; 0: there are no such boxes

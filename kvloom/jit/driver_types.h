@@ -41,7 +41,8 @@ enum CuPointerAttribute : int { kCuPointerMemoryType = 2, kCuPointerIsManaged = 
 enum CuTensorMapType : int { kCuTensorMapU8 = 0, kCuTensorMapF16 = 6, kCuTensorMapBf16 = 9 };
 enum CuTensorMapSwizzle : int { kCuTensorMapSwizzleNone = 0, kCuTensorMapSwizzle32 = 1, kCuTensorMapSwizzle64 = 2, kCuTensorMapSwizzle128 = 3 };
 inline constexpr int kCuTensorMapInterleaveNone = 0;
-inline constexpr int kCuTensorMapPromotion256 = 3;  // reads of L2 fetch 256 bytes
+inline constexpr int kCuTensorMapPromotion128 = 2;     // what a read that misses L2 fetches, bytes
+inline constexpr int kCuTensorMapPromotion256 = 3;
 inline constexpr int kCuTensorMapFillZeros = 0;     // elements outside the tensor
 enum CuMemoryType : unsigned { kCuMemoryHost = 1, kCuMemoryDevice = 2, kCuMemoryArray = 3, kCuMemoryUnified = 4 };
 enum CuCaptureStatus : int { kCuCaptureNone = 0, kCuCaptureActive = 1, kCuCaptureInvalidated = 2 };

@@ -67,6 +67,7 @@ void check_config(const AttentionSpec& spec, const Capacity& capacity, const Sch
                        config.keep_whole_margin}) {
     check_range("a cost, snap or margin of SchedulerConfig", cost, 0, int64_t(1) << 40);
   }
+  check_range("saturating_ctas", config.saturating_ctas, 0, kMaxCtas);
   if (config.policy != Policy::fixed_split) return;
   const int32_t tile_kv = config.classes[0].tile_kv;
   require(config.split_tokens > 0 && config.split_tokens % tile_kv == 0,

@@ -89,6 +89,7 @@ struct DeviceArgs {
   FastDivide unit_runs;  // of class 0: where both classes have as many, a unit's number over it is the tile's
   int64_t snap[2] = {0, 0};
   int64_t keep_whole_margin = 0;
+  int32_t saturating_ctas = 0;
   uint64_t graph_keys[4] = {};  // of steps by their classes: bit 0: some items are of class 0; bit 1: of class 1
   PlanHeader header = {};       // but for what depends on the step
   // Where things are.

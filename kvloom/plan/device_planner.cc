@@ -89,6 +89,7 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
   a.snap[0] = config.snap_memory;
   a.snap[1] = config.snap_compute;
   a.keep_whole_margin = config.keep_whole_margin;
+  a.saturating_ctas = config.saturating_ctas;
   for (int c = 0; c < 2; ++c) {
     a.shape[c] = TileShape::of(a.group_size, config.classes[c].tile_rows);
     a.runs[c] = step.lists_per_kv_head ? HeadRuns{1, 1, 1} : head_runs(config.classes[c], spec.num_kv_heads);

@@ -134,7 +134,9 @@ int64_t grain(const Work& work, const SchedulerConfig& config) {
 }
 
 int64_t whole_bound(const Work& work, const SchedulerConfig& config) {
-  return whole_load_bound(work.total_cost(), config.num_ctas, config.keep_whole_margin, grain(work, config));
+  const int64_t bound = whole_load_bound(work.total_cost(), config.num_ctas, config.keep_whole_margin, grain(work, config));
+  const int64_t largest = std::max(work.max_unit_cost[0], work.max_unit_cost[1]);
+  return shared_memory_bound(bound, work.units[0] + work.units[1], config.num_ctas, largest, work.min_unit_cost, config.saturating_ctas);
 }
 
 }  // namespace kvloom::plan

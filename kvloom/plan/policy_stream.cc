@@ -9,10 +9,13 @@
 namespace kvloom::plan {
 namespace {
 
-/// Places whole units so that no CTA has more than `bound`; false (and no pieces) if that fails, as it mostly does.
-bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory& memory, std::vector<Piece>& pieces) {
+/// Places whole units so that no CTA has more than whole_bound(); false (and no pieces) if that fails, as it mostly does.
+bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, std::vector<Piece>& pieces) {
+  const int32_t num_ctas = config.num_ctas;
+  if (work.num_units > std::max<int64_t>(int64_t(kWholeUnitsPerCta) * num_ctas, kMostWholeUnits)) return false;
+  const int64_t bound = whole_bound(work, config);
   const WholeAttempt attempt = whole_attempt(work.num_units, work.units[0] + work.units[1], num_ctas, work.total_cost(),
-                                             std::max(work.max_unit_cost[0], work.max_unit_cost[1]), work.min_unit_cost, bound);
+                                             std::max(work.max_unit_cost[0], work.max_unit_cost[1]), work.min_unit_cost, bound, config.saturating_ctas > 0);
   if (attempt == WholeAttempt::none) return false;
   if (attempt == WholeAttempt::one_each) {
     int32_t cta = 0;
@@ -33,12 +36,9 @@ bool place_whole(const Work& work, int32_t num_ctas, int64_t bound, PolicyMemory
 
 void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
   out.policy = Policy::stream;
-  const int32_t ctas = config.num_ctas;
-  if (work.num_units <= int64_t(kWholeUnitsPerCta) * ctas) {
-    if (place_whole(work, ctas, whole_bound(work, config), memory, out.pieces)) return;
-  }
+  if (place_whole(work, config, memory, out.pieces)) return;
   StreamRules rules{config.classes, {config.snap_memory, config.snap_compute}};
-  schedule_cuts(work, rules, ctas, memory, out);
+  schedule_cuts(work, rules, config.num_ctas, memory, out);
 }
 
 }  // namespace kvloom::plan

@@ -177,8 +177,9 @@ void CudaRunner::launch(const CudaPlan& plan, BoxedAttendArgs& boxed, jit::CuStr
   args.page_size = page_size_;
   args.group_size = group_size_;
   args.num_qo_heads = spec_.num_qo_heads;
+  args.plan_settled = plan.planner_.size() == 0;
   const AttendModule::Entry& entry = *plan.entry_;
-  if (entry.box_keys > 0) boxed.boxes = make_boxes(spec_, args.params, entry.box_keys, entry.tile_rows);
+  if (entry.box_keys > 0) boxed.boxes = make_boxes(spec_, args.params, {entry.box_keys, entry.tile_rows, entry.fetch_bytes, entry.box_heads});
   const int32_t num_ctas = plan.num_ctas_ * entry.cluster;
   jit::CuLaunchAttribute attributes[2] = {};
   unsigned count = 0;

@@ -43,6 +43,8 @@ AttendModule::Entry make_entry(jit::CuModule module, const std::string& key, con
   e.cluster = facts.cluster;
   e.box_keys = facts.box_keys;
   e.tile_rows = facts.tile_rows;
+  e.box_heads = facts.box_heads;
+  e.fetch_bytes = facts.fetch_bytes;
   if (e.shared_bytes > target.shared_bytes_block) {
     fail(ErrorCode::internal, "{}: {}: got {} bytes of shared memory to ask for, wanted at most {} on {}", key, name, e.shared_bytes,
          target.shared_bytes_block, target.name);

@@ -13,7 +13,7 @@ struct AttendModule {
     int32_t threads = 0;
     int32_t shared_bytes = 0;  // dynamic
     int32_t ctas_per_sm = 0;   // that really fit
-    int32_t cluster = 1, box_keys = 0, tile_rows = 0;  // contract/unit_facts.h
+    int32_t cluster = 1, box_keys = 0, tile_rows = 0, box_heads = 1, fetch_bytes = 256;  // contract/unit_facts.h
     int32_t registers = 0;
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };

@@ -4,6 +4,7 @@
 #include "kvloom/contract/kernel_key.h"
 #include "kvloom/device/sm90/choose.h"
 #include "kvloom/runtime/sm80.h"
+#include "kvloom/runtime/stream.h"
 #include "kvloom/support/format.h"
 
 namespace kvloom::runtime {
@@ -36,16 +37,34 @@ KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
   return k;
 }
 
+void use_stream(const AttentionSpec& s, SchedulerConfig& config) {
+  config.classes[0] = stream_class(s);
+  config.keep_whole_margin = int64_t(config.classes[0].tile_kv) * config.classes[0].cost_per_token;
+}
+
+// fp8 K and V: steps of few rows are streamed; all others run on mma.sync, which has them as they are.
+OwnSchedules fp8_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+  sm80_schedule(s, g, config);
+  OwnSchedules own{config, {}};
+  use_stream(s, *own.memory);
+  own.memory->num_ctas = g.num_sms;
+  own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
+  return own;
+}
+
 }  // namespace
 
 std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   if (g.capability != 90) return kvloom::format("compute capability {}.{}, wanted 9.0", g.capability / 10, g.capability % 10);
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return kvloom::format("q is {}, wanted f16 or bf16", name_of(s.q_dtype));
-  if (s.kv_dtype != s.q_dtype) return kvloom::format("k and v are {} with q {}, wanted {}", name_of(s.kv_dtype), name_of(s.q_dtype), name_of(s.q_dtype));
   if (!sm90::has_dims(s.head_dim_qk, s.head_dim_vo)) {
     return kvloom::format("head dims {} and {}: wanted 64, 96, 128, 192 or 256 for both, or 192 and 128", s.head_dim_qk, s.head_dim_vo);
   }
-  if (s.storage == Storage::ragged && s.head_dim_qk == 96) return "head dim 96, ragged: single keys don't begin where a box may; pages do";
+  for (const int32_t dim : {s.head_dim_qk, s.head_dim_vo}) {
+    if (s.storage == Storage::ragged && dim * size_of(s.kv_dtype) % 128 != 0) {
+      return kvloom::format("head dim {} of {}, ragged: single keys don't begin where a box may; pages do", dim, name_of(s.kv_dtype));
+    }
+  }
   if (s.variant.rope.mode != RopeMode::none) return "rope: keys are read as they are stored";
   if (fixed_split) return "fixed_split: wanted one kernel for steps of every kind";
   if (g.shared_bytes_block < kSharedBytes) return kvloom::format("{} bytes of shared memory for a CTA, wanted {}", g.shared_bytes_block, kSharedBytes);
@@ -53,11 +72,14 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 }
 
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+  if (is_fp8(s.kv_dtype)) return fp8_schedule(s, g, config);
   const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
   sm80_schedule(s, g, config);
+  use_stream(s, config);
   config.classes[1] = compute_class(s, mixed);
   config.num_ctas = g.num_sms;
-  OwnSchedules own{sm80_memory_schedule(s, g, config), {}};
+  OwnSchedules own{config, {}};
+  own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
   const bool boxed = s.storage == Storage::ragged || s.page_size % 8 == 0;  // rows fetched one by one land in one CTA
   own.all_compute_mixed = compute.ctas > 1 && !boxed;
   if (compute.ctas == mixed.ctas || !boxed) return own;
@@ -68,19 +90,24 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
 }
 
 jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
-  const Sm80Texts few = sm80_texts(s, g, fixed_split);
+  const std::string key = unit_key("sm90", s, fixed_split);
+  if (is_fp8(s.kv_dtype)) {
+    const Sm80Texts many = sm80_texts(s, g, fixed_split);
+    const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
+    return jit::attend_unit(key, s, {{"stream", "kMemory", stream_text(s)}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}},
+                            {{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"},
+                             {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
+                             {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
+                             {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}});
+  }
   const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
-  std::vector<jit::UnitConfig> configs{{"sm80", "kMemory", few.memory}, {"sm90", "kCompute", config_text(compute)}};
-  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_SM80_ATTEND", "kMemory"}, {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"}};
+  std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(s)}, {"sm90", "kCompute", config_text(compute)}};
+  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"}, {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"}};
   if (mixed.ctas != compute.ctas) {
     configs.push_back({"sm90", "kMixed", config_text(mixed)});
     entries.push_back({"attend_mixed", "KVLOOM_SM90_ATTEND", "kMixed"});
   }
-  if (!few.mixed_memory.empty()) {
-    configs.push_back({"sm80", "kMixedMemory", few.mixed_memory});
-    entries.push_back({"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"});
-  }
-  return jit::attend_unit(unit_key("sm90", s, fixed_split), s, configs, entries);
+  return jit::attend_unit(key, s, configs, entries);
 }
 
 }  // namespace kvloom::runtime

@@ -18,14 +18,14 @@ for key in "${keys[@]}"; do
   u=${key//[.-]/_}
   echo "UNIT($u, \"$key\")" >> $out/emulated.inc
   # A cluster's rows in one CTA: as many computing warpgroups, and tiles of half the keys, so that descriptors reach all of shared memory.
-  build/release/bin/kvloom cache show "$key" --arch sm_90a | grep -v 'sm80\|attend_memory\|attend_small' | python3 -c '
+  build/release/bin/kvloom cache show "$key" --arch sm_90a | python3 -c '
 import re, sys
 for line in sys.stdin:
-    if " kCompute{" in line:
+    if " kCompute{" in line and "ctas = 2" in line:
         line = re.sub(r"tile_rows = (\d+)", lambda m: f"tile_rows = {2 * int(m.group(1))}", line).replace("ctas = 2", "ctas = 1")
         line = re.sub(r"tile_kv = (\d+)", lambda m: f"tile_kv = {int(m.group(1)) // 2}", line)
     sys.stdout.write(line)' > $out/$u.cu
-  echo "g++ $flags -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_compute_facts=attend_compute_${u}_facts -Dattend_mixed_facts=attend_mixed_${u}_facts -x c++ -c $out/$u.cu -o $out/$u.o" >> $out/jobs
+  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_memory_facts=attend_memory_${u}_facts -Dattend_small=attend_small_$u -Dattend_small_facts=attend_small_${u}_facts -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_compute_facts=attend_compute_${u}_facts -Dattend_mixed_facts=attend_mixed_${u}_facts -x c++ -c $out/$u.cu -o $out/$u.o" >> $out/jobs
   objects+=" $out/$u.o"
 done
 for f in lab/sm80/emulator/simt lab/sm90/emulator/machine tests/cuda/fake_driver tests/cuda/fake_kernels tests/cuda/fake_machine; do

@@ -57,14 +57,17 @@ TEST_F(CudaEngine, OnlyWhatAStepUsesIsCopied) {
   expect_device_right(g, s);
 }
 
-// Few rows alone have a kernel of their own, but not in an engine that is too small for its pieces; the capacity decides.
+// Few rows alone have a kernel of their own; family sm80's, two CTAs an SM, not in an engine that is too small for its pieces: the capacity decides.
 TEST_F(CudaEngine, EntryFollowsTheStep) {
   const std::pair<std::vector<Request>, const char*> steps[] = {{{{1, 50}, {4, 60}}, "attend_memory"},
                                                                 {{{30, 50}}, "attend_compute"},
                                                                 {{{1, 50}, {30, 50}}, "attend_mixed"},
                                                                 {{{1, 70}}, "attend_memory"}};
-  for (const bool is_large : {false, true}) {
-    Engine engine(gpu_spec(), is_large ? Capacity{8, 64, 1000000, 1000, 0} : large(), cuda_options());
+  for (const auto& [kernel, is_large] : {std::pair("sm80", false), {"sm80", true}, {"sm90", false}, {"sm90", true}}) {
+    EngineOptions options = cuda_options();
+    options.kernel = kernel;
+    const bool has_small = !is_large && kernel == std::string("sm80");
+    Engine engine(gpu_spec(), is_large ? Capacity{8, 64, 1000000, 1000, 0} : large(), options);
     Plan plan = engine.plan(make_step({{1, 1}}).batch);
     std::map<std::string, std::string> bytes;  // of a step: the same whatever came before
     for (const auto& [requests, entry] : {steps[0], steps[1], steps[2], steps[3], steps[1], steps[0], steps[3], steps[2]}) {
@@ -76,7 +79,7 @@ TEST_F(CudaEngine, EntryFollowsTheStep) {
       const std::string now(plan.bytes().data, size_t(plan.bytes().size));
       const auto [before, first] = bytes.try_emplace(entry + std::to_string(requests.front().kv_len), now);
       EXPECT_TRUE(first || before->second == now) << entry;
-      EXPECT_EQ(gpu.last_entry(), !is_large && std::string(entry) == "attend_memory" ? "attend_small" : entry);
+      EXPECT_EQ(gpu.last_entry(), has_small && std::string(entry) == "attend_memory" ? "attend_small" : entry) << kernel;
       expect_device_right(g, s);
     }
   }
@@ -301,7 +304,10 @@ TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   Capacity capacity = large(), roomy = large();
   roomy.max_kv_tokens = 10'000'000;
   Step decode = make_step({{1, 100}}, spec), prefill = make_step({{64, 64}}, spec), both = make_step({{1, 100}, {64, 64}}, spec);
-  Engine small(spec, capacity, options), large(spec, roomy, options);
+  Engine large(spec, roomy, options);
+  EngineOptions second = options;
+  second.kernel = "sm80";
+  Engine small(spec, capacity, second);
   EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small\n")) << small.plan(decode.batch).explain();
   EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory\n")) << large.plan(decode.batch).explain();
   EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute\n")) << large.plan(prefill.batch).explain();

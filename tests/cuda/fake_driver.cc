@@ -265,7 +265,7 @@ CuResult cuEventSynchronize(CuEvent e) {
   return kCuSuccess;
 }
 CuResult cuEventElapsedTime(float* ms, CuEvent, CuEvent) { return *ms = 1.0f, kCuSuccess; }
-CuResult cuTensorMapEncodeTiled(void* map, int, unsigned rank, void* tensor, const uint64_t* dims, const uint64_t* strides, const unsigned* box,
+CuResult cuTensorMapEncodeTiled(void* map, int type, unsigned rank, void* tensor, const uint64_t* dims, const uint64_t* strides, const unsigned* box,
                                 const unsigned*, int, int swizzle, int, int) {
   LOCKED("cuTensorMapEncodeTiled");
   if (reinterpret_cast<uintptr_t>(tensor) % 16 != 0) return kInvalid;
@@ -273,7 +273,7 @@ CuResult cuTensorMapEncodeTiled(void* map, int, unsigned rank, void* tensor, con
     if (dims[i] == 0 || dims[i] > 1ull << 32 || box[i] == 0 || box[i] > 256) return kInvalid;
     if (i + 1 < rank && (strides[i] == 0 || strides[i] % 16 != 0 || strides[i] >= 1ull << 40)) return kInvalid;
   }
-  test::FakeTensorMap m{static_cast<const char*>(tensor), {}, {}, {}, uint16_t(swizzle == 0 ? 0 : 16 << swizzle)};
+  test::FakeTensorMap m{static_cast<const char*>(tensor), {}, {}, {}, uint16_t(swizzle == 0 ? 0 : 16 << swizzle), uint16_t(type == kCuTensorMapU8 ? 1 : 2)};
   for (unsigned i = 0; i < rank; ++i) {
     m.dims[i] = uint32_t(dims[i]), m.box[i] = uint16_t(box[i]);
     if (i + 1 < rank) m.strides[i] = strides[i];
@@ -296,7 +296,9 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, vo
   if (c->grid_x % cluster != 0) return kInvalid;
   call.grid = c->grid_x / cluster;
   call.block = c->block_x;
-  call.boxed = (function.name == "attend_compute" && function.module->cubin.compute.box_keys > 0) || (function.name == "attend_mixed" && function.module->cubin.mixed.box_keys > 0);
+  const test::FakeCubin& cubin = function.module->cubin;
+  const kvloom::KernelFacts& facts = function.name == "attend_memory" ? cubin.memory : function.name == "attend_compute" ? cubin.compute : function.name == "attend_mixed" ? cubin.mixed : cubin.small;
+  call.boxed = function.name.rfind("attend_", 0) == 0 && facts.box_keys > 0;
   // Boxes that no map describes.
   if (call.boxed && cluster > 1 && call.as<kvloom::BoxedAttendArgs>().boxes.rows == 0) return kIllegalInstruction;
   call.spec = has_spec_override ? spec_override : function.module->cubin.spec;

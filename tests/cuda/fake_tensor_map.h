@@ -11,6 +11,7 @@ struct FakeTensorMap {
   uint32_t dims[5];
   uint16_t box[5];
   uint16_t swizzle;  // bytes; 0: none
+  uint16_t element;  // bytes
 };
 static_assert(sizeof(FakeTensorMap) <= 128);
 

@@ -84,6 +84,7 @@ inline SchedulerConfig fuzz_config(Choices& c) {
   g.cost_partial = c.of({0, 650}), g.cost_partial_row = c.of({0, 8}), g.cost_merge = c.of({0, 1000});
   g.snap_memory = c.of({0, 10, 1000, 1 << 30}), g.snap_compute = c.of({0, 20, 2500});
   g.keep_whole_margin = c.of({0, 100, 2000});
+  g.saturating_ctas = c.of({0, 0, 3, 80});
   g.level_first_gain = c.of({0, 1, 50, 2000}), g.level_more_gain = c.of({0, 1, 20, 250});
   return g;
 }

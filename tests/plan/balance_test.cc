@@ -55,6 +55,30 @@ TEST(Balance, StreamIsWithinOneTileOfTheMean) {
   }
 }
 
+// Where CTAs share a memory that 79 of 132 saturate: 1024 units that are all alike are 7 or 8 a CTA, 8 on a hundred of them, and nothing is merged.
+// With 72 of 132 having the most, or with one unit unlike the others, the stream is cut.
+TEST(Balance, UnitsAllAlikeStayWholeWhereCtasShareAMemory) {
+  const AttentionSpec spec = small_spec(32, 8);
+  const auto plan = [&](int32_t requests, int32_t last, int32_t saturating) {
+    std::vector<int32_t> kv(size_t(requests), 8192);
+    kv.back() = last;
+    TestBatch b(std::vector<int32_t>(size_t(requests), 1), kv, spec);
+    SchedulerConfig config = gpu_config(132, Policy::stream);
+    config.saturating_ctas = saturating;
+    return Planned(spec, capacity_of(b), config, b.batch);
+  };
+  const Planned whole = plan(128, 8192, 79);
+  EXPECT_EQ(whole.header().num_items, 1024);
+  EXPECT_EQ(whole.header().num_units, 0);
+  EXPECT_EQ(whole.view.cta_indptr[100], 800) << "the first hundred have one more";
+  // In the same moment neighbouring CTAs have neighbouring heads of the same keys.
+  for (int32_t c = 0; c < 8; ++c) EXPECT_EQ(whole.view.items[whole.view.cta_indptr[c]].kv_head, c);
+  EXPECT_EQ(whole.view.items[whole.view.cta_indptr[7]].group, whole.view.items[whole.view.cta_indptr[0]].group);
+  EXPECT_GT(plan(128, 8192, 0).header().num_units, 0);
+  EXPECT_GT(plan(91, 8192, 79).header().num_units, 0) << "728 units: 68 CTAs would have 6, the others 5";
+  EXPECT_GT(plan(128, 8191, 79).header().num_units, 0);
+}
+
 TEST(Balance, StreamIsWithinFivePercentWhereTilesAreSmall) {  // >= 32 tiles a CTA
   test::Random r(6);
   const AttentionSpec spec = small_spec(32, 8);

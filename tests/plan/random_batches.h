@@ -58,6 +58,7 @@ inline SchedulerConfig random_config(Random& r) {
   c.snap_memory = scale;
   c.snap_compute = 2 * scale;
   c.keep_whole_margin = r.of({0, 100, 2000});
+  c.saturating_ctas = c.keep_whole_margin == 100 ? (c.num_ctas + 1) / 2 : 0;
   c.cost_partial = r.of({0, 650});
   c.cost_partial_row = r.of({0, 8});
   c.cost_merge = r.of({0, 1000});

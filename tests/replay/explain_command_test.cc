@@ -39,7 +39,7 @@ TEST(ExplainCommand, AnArchitectureWantsTheGpuBackend) {
 
 TEST(ExplainCommand, TheCapacityOfTheEngineIsTheUsersToGive) {
   for (const bool roomy : {false, true}) {
-    std::vector<std::string> arguments = {"explain", "--backend", "cuda", "--arch", "sm_90a", "--kv-len", "4096", "--json", "@/plan.json"};
+    std::vector<std::string> arguments = {"explain", "--backend", "cuda", "--arch", "sm_90a", "--kernel", "sm80", "--kv-len", "4096", "--json", "@/plan.json"};
     if (roomy) arguments.insert(arguments.end(), {"--max-kv-tokens", "1000000"});
     Tool tool(arguments);
     EXPECT_EQ(tool.wait(), 0) << tool.err();

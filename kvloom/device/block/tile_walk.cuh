@@ -34,6 +34,17 @@ struct TileWalk {
   __device__ __forceinline__ int32_t next(int32_t token) const {
     return (token == window && gap >= 0 ? gap : token) - kTileKv;
   }
+  /// Tile i in this order.
+  template <int kTileKv>
+  __device__ __forceinline__ int32_t tile(int32_t i) const {
+    const int32_t token = start - i * kTileKv;
+    return gap >= 0 && token < window ? token + (gap - window) : token;
+  }
+  /// How many there are.
+  template <int kTileKv>
+  __device__ __forceinline__ int32_t count() const {
+    return (start - last - (gap >= 0 ? window - gap : 0)) / kTileKv + 1;
+  }
 };
 
 }  // namespace kvloom::block

@@ -20,7 +20,7 @@
 
 namespace kvloom::device_plan {
 
-inline constexpr int32_t kMaxWhole = plan::kWholeUnitsPerCta * plan::kMaxPlannedCtas;  // units that are tried as wholes
+inline constexpr int32_t kMaxWhole = max_of(plan::kWholeUnitsPerCta * plan::kMaxPlannedCtas, plan::kMostWholeUnits);  // units that are tried as wholes
 
 inline constexpr int64_t kNever = 0x7fffffffffffffff;
 inline constexpr int32_t kNone = 0x7fffffff;

@@ -13,14 +13,15 @@ KVLOOM_HD int64_t bound_of_whole(const Step& s, const Totals& totals) {
   for (int32_t c = 0; c < 2; ++c) {
     if (totals.class_units[c] > 0) grain = max_of(grain, plan::grain_of_class(s.kernel_class(c), max_fixed_cost(s, totals, c), s.runs(c).heads));
   }
-  return plan::whole_load_bound(totals.cost, s.num_ctas(), s.args.keep_whole_margin, grain);
+  const int64_t bound = plan::whole_load_bound(totals.cost, s.num_ctas(), s.args.keep_whole_margin, grain);
+  return plan::shared_memory_bound(bound, totals.units, s.num_ctas(), totals.max_unit_cost, totals.min_unit_cost, s.args.saturating_ctas);
 }
 
 template <class Block>
 KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
   const int64_t bound = bound_of_whole(s, totals);
   const plan::WholeAttempt attempt = plan::whole_attempt(totals.units, totals.units, s.num_ctas(), totals.cost, totals.max_unit_cost,
-                                                         totals.min_unit_cost, bound);
+                                                         totals.min_unit_cost, bound, s.args.saturating_ctas > 0);
   if (attempt == plan::WholeAttempt::one_each) return emit_one_each(block, s, totals);
   Counts counts;
   if (attempt == plan::WholeAttempt::longest_first && emit_longest_first(block, s, totals, bound, counts)) return counts;

@@ -165,7 +165,7 @@ struct Pass {
       __syncthreads();
     }
     if constexpr (kPlacedKeys) {
-      block_arrange_queries<C, V>(m);
+      arrange_queries<C, C.threads()>(m.q, int(threadIdx.x));
       __syncthreads();
     }
     q.hold();

@@ -22,6 +22,7 @@ struct AttendConfig {
   bool paged = true;
   bool fixed_split = false;   // the plan may have split_tokens: items fold their chunks one by one
   bool q_in_registers = false;
+  bool boxed = false;         // K and V lie as boxes do (tile/swizzle.cuh)
   bool place_fp8_values = true;  // V's bits put in place (tile/fp8_bits.cuh); false: converted
   int loads_ahead = 1;        // ldmatrix instructions between the one that is asked for and the products that go on meanwhile
 

@@ -3,7 +3,7 @@
 //
 // fp8 keys and values become 16 bits between ldmatrix and mma. A lane gets bytes, so the order of things shifts: of K it gets dims 4 t .. + 3
 // of a key, and makes pairs (4 t, 4 t + 2) and (4 t + 1, 4 t + 3) of them, where mma wants 2 t, + 1 and 2 t + 8, + 9 (t = lane % 4): the sum over
-// dims doesn't care if Q has the same order (block_arrange_queries). Of V it gets
+// dims doesn't care if Q has the same order (arrange_queries). Of V it gets
 // dims 2 n and 2 n + 1 of two keys: even dims go to one tile of O, odd ones to the next, and only the store knows (store_dims).
 #pragma once
 
@@ -83,7 +83,7 @@ struct Queries {
 /// K operands of `kKeyTiles` n8 tiles for the 16 dims of step d: b[n][0..1].
 template <AttendConfig C, bool kFp8, int kKeyTiles>
 struct Keys {
-  using Rows = typename Select<kFp8, KRows<C>, QRows<C>>::Type;
+  using Rows = typename Select<kFp8 || C.boxed, KRows<C>, QRows<C>>::Type;
   static constexpr int kTogether = kFp8 ? (kKeyTiles % 4 == 0 ? 4 : kKeyTiles % 2 == 0 ? 2 : 1) : (kKeyTiles % 2 == 0 ? 2 : 1);
   tile::LaneRows<Rows> lane_rows;  // of the tile, from the warp's first key on
 

@@ -27,10 +27,12 @@ struct Select<false, A, B> {
 
 template <AttendConfig C>
 using QRows = tile::SwizzledRows<C.head_dim_qk * 2>;
+template <AttendConfig C, int kBytes>
+using KvRows = typename Select<C.boxed, tile::BoxRows<kBytes>, tile::SwizzledRows<kBytes>>::Type;
 template <AttendConfig C>
-using KRows = tile::SwizzledRows<C.head_dim_qk * size_of(C.kv_dtype)>;
+using KRows = KvRows<C, C.head_dim_qk * size_of(C.kv_dtype)>;
 template <AttendConfig C>
-using VRows = tile::SwizzledRows<C.head_dim_vo * size_of(C.kv_dtype)>;
+using VRows = KvRows<C, C.head_dim_vo * size_of(C.kv_dtype)>;
 
 template <AttendConfig C>
 using PRows = tile::SwizzledRows<C.tile_kv * 2>;

@@ -121,13 +121,13 @@ __device__ __forceinline__ void block_transform_queries(const AttendArgs& args, 
 }
 
 /// Q in the order of dims and at the size that placed fp8 keys ask for (mainloop.cuh): of every four dims 0, 2, 1, 3, times 2^query_log2.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void block_arrange_queries(SharedMemory<C, V>& m) {
-  const RowTransform<C.head_dim_qk, C.q_dtype, C.q_dtype> rows{m.q, m.q};
+template <AttendConfig C, int kThreads>
+__device__ __forceinline__ void arrange_queries(char* q, int thread) {
+  const RowTransform<C.head_dim_qk, C.q_dtype, C.q_dtype> rows{q, q};
   constexpr float kFactor = power_of_two(query_log2<C>());
   constexpr int kOctets = C.head_dim_qk / 8;
 #pragma unroll 1
-  for (int i = int(threadIdx.x); i < C.tile_rows * kOctets; i += C.threads()) {
+  for (int i = thread; i < C.tile_rows * kOctets; i += kThreads) {
     float x[8];
     rows.read(i / kOctets, i % kOctets, x);
     const float y[8] = {x[0] * kFactor, x[2] * kFactor, x[1] * kFactor, x[3] * kFactor, x[4] * kFactor, x[6] * kFactor, x[5] * kFactor, x[7] * kFactor};

@@ -58,7 +58,7 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
     pass.row[own] = row;
     pass.kept[own] = kept;
     pass.lse_row[own] = row.token * args.params.lse_token + row.q_head * args.params.lse_head;
-    pass.o_row[own] = there ? row.token * args.params.o_token + row.q_head * args.params.o_head : -1;
+    pass.o_row[own] = row.token * args.params.o_token + row.q_head * args.params.o_head;
     const block::KeptHull of_warp = lane < 16 ? block::join_lanes(0xffffu, of_row) : block::join_lanes(0xffff0000u, of_row);
     if (lane % 16 == 0) pass.warp_hull[own / 16] = of_warp;
   }

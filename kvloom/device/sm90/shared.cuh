@@ -46,7 +46,7 @@ struct Pass {
   block::KeptHull warp_hull[4 * C.teams()];  // of the 16 rows of each warp that computes
   block::PackedRow row[C.tile_rows];
   block::KeptTokens kept[C.tile_rows];
-  // Where rows lie in the outputs, elements; o_row -1: there is no row.
+  // Where rows lie in the outputs, elements.
   int64_t o_row[C.tile_rows];
   int64_t lse_row[C.tile_rows];
 

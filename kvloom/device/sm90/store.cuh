@@ -107,7 +107,7 @@ __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pa
     const int row = row0 + at / kChunks, chunk = at % kChunks;
     const int64_t to = pass.o_row[row];
     const uint4 x = ptx::load_shared_16(staged + Staged::offset(row, chunk));
-    if (to >= 0) reinterpret_cast<uint4*>(base + to * 2)[chunk] = x;
+    if (row < pass.row_count) reinterpret_cast<uint4*>(base + to * 2)[chunk] = x;
   }
   if constexpr (!C.stages_o) ptx::fence_shared_async();  // the next Q comes here
   __syncwarp();

@@ -181,7 +181,7 @@ void arrive_after_copies(uint32_t barrier) {
 uint32_t land(const Box& b, bool out = false) {
   uint32_t at = b.to, n[5];
   for (n[4] = 0; n[4] < b.box[4]; ++n[4]) for (n[3] = 0; n[3] < b.box[3]; ++n[3]) for (n[2] = 0; n[2] < b.box[2]; ++n[2]) for (n[1] = 0; n[1] < b.box[1]; ++n[1]) {
-    for (n[0] = 0; n[0] < b.box[0]; n[0] += 8, at += 16) {
+    for (n[0] = 0; n[0] < b.box[0]; n[0] += uint32_t(16 / b.strides[0]), at += 16) {
       const char* from = b.base;
       bool inside = true;
       for (int i = 0; i < 5; ++i) {

@@ -51,7 +51,7 @@ bool barrier_test(uint32_t barrier, uint32_t parity);
 void barrier_wait(uint32_t barrier, uint32_t parity);
 
 void barrier_arrive_expect(uint32_t barrier, uint32_t bytes);
-/// A box of a tensor of 16-bit elements, which lands when somebody waits for the barrier's phase.
+/// A box of a tensor, strides[0] the bytes of an element, which lands when somebody waits for the barrier's phase.
 struct Box {
   uint32_t to;
   const char* base;
@@ -147,3 +147,4 @@ struct alignas(16) uint4 { uint32_t x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }

@@ -11,8 +11,8 @@
 #include <set>
 
 #define UNIT(name, key)                                                                                            \
-  extern "C" void attend_compute_##name(const kvloom::BoxedAttendArgs), attend_mixed_##name(const kvloom::BoxedAttendArgs); \
-  extern "C" kvloom::KernelFacts attend_compute_##name##_facts, attend_mixed_##name##_facts;
+  extern "C" void attend_memory_##name(const kvloom::BoxedAttendArgs), attend_compute_##name(const kvloom::BoxedAttendArgs), attend_mixed_##name(const kvloom::BoxedAttendArgs); \
+  extern "C" kvloom::KernelFacts attend_memory_##name##_facts, attend_compute_##name##_facts, attend_mixed_##name##_facts;
 #include "emulated.inc"
 #undef UNIT
 
@@ -20,12 +20,17 @@ namespace kvloom::test {
 namespace {
 
 using Entry = void (*)(const BoxedAttendArgs);
-struct Unit {
-  Entry compute, mixed;
-  const KernelFacts *compute_facts, *mixed_facts;
+struct Kernel {
+  Entry entry;
+  const KernelFacts* facts;
 };
+using Unit = std::map<std::string, Kernel>;
 const std::map<std::string, Unit> units = {
-#define UNIT(name, key) {key, {attend_compute_##name, attend_mixed_##name, &attend_compute_##name##_facts, &attend_mixed_##name##_facts}},
+#define UNIT(name, key)                                                                 \
+  {key,                                                                                 \
+   {{"attend_memory", {attend_memory_##name, &attend_memory_##name##_facts}},           \
+    {"attend_compute", {attend_compute_##name, &attend_compute_##name##_facts}},        \
+    {"attend_mixed", {attend_mixed_##name, &attend_mixed_##name##_facts}}}},
 #include "emulated.inc"
 #undef UNIT
 };
@@ -38,9 +43,9 @@ bool emulate_boxed(const KernelCall& call) {
   const auto found = units.find(key);
   if (seen.insert(key).second) std::fprintf(stderr, "emulator: %s %s\n", key.c_str(), found == units.end() ? "is not there: the CPU's" : "runs");
   if (found == units.end()) return false;
-  const bool mixed = call.name == "attend_mixed";
-  running = mixed ? found->second.mixed : found->second.compute;
-  const KernelFacts& facts = mixed ? *found->second.mixed_facts : *found->second.compute_facts;
+  const Kernel& kernel = found->second.at(call.name);
+  const KernelFacts& facts = *kernel.facts;
+  running = kernel.entry;
   const BoxedAttendArgs args = call.as<BoxedAttendArgs>();
   simt::launch([](const void* a) { running(*static_cast<const BoxedAttendArgs*>(a)); }, &args, int(call.grid), facts.threads, facts.shared_bytes);
   return true;

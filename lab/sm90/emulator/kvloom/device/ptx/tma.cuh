@@ -8,7 +8,7 @@ inline void fence_shared_async() {}
 inline void prefetch_map(const void*) {}
 inline simt::Box box_of(const void* map, uint32_t shared, int x0, int x1, int x2, int x3, int x4) {
   const auto& m = *static_cast<const test::FakeTensorMap*>(map);
-  return {shared, m.base, {uint64_t(2), m.strides[0], m.strides[1], m.strides[2], m.strides[3]}, {m.dims[0], m.dims[1], m.dims[2], m.dims[3], m.dims[4]},
+  return {shared, m.base, {uint64_t(m.element), m.strides[0], m.strides[1], m.strides[2], m.strides[3]}, {m.dims[0], m.dims[1], m.dims[2], m.dims[3], m.dims[4]},
           {m.box[0], m.box[1], m.box[2], m.box[3], m.box[4]}, {x0, x1, x2, x3, x4}, m.swizzle};
 }
 template <int kCtas>

@@ -1,0 +1,144 @@
+// attend, family stream: few rows of queries, and K and V as fast as memory gives them (sm_90 and up). A warp fetches pieces of K and V
+// without ever waiting for those who use them, as long as there is room; eight warps work on them. Each takes whole pieces of one KV head
+// in turn: scores, variant and mask, softmax, accumulate, without a barrier among them until the item ends (store.cuh).
+#pragma once
+
+#include "kvloom/device/sm80/tile_step.cuh"
+#include "kvloom/device/stream/load.cuh"
+
+namespace kvloom::stream {
+
+template <AttendConfig C, class V>
+struct Warp {
+  using Memory = SharedMemory<C, V>;
+  static constexpr sm80::AttendConfig S = C.step();
+  static constexpr block::Form kForm = block::form_of<V>(false);
+  static_assert(C.pieces % C.head_warps() == 0, "a place is always the same warp's: one that is ahead would take an old phase for its own");
+
+  const AttendArgs& args;
+  Memory& m;
+  const int lane = int(threadIdx.x) & 31, warp = ptx::uniform(int(threadIdx.x) >> 5) - C.kLoaderWarps;
+  const int head = warp % C.heads, turn = warp / C.heads;  // of the pass's heads; of the head's warps
+
+  // Of the moment.
+  Pass<C>* pass;
+  RingPlace<1> query_at;
+  RingPlace<C.pieces> at{turn, 0};  // this warp's next piece
+  int32_t next = turn;              // its number, counted from the beginning of the pass
+  sm80::Queries<S, C.fp8()> q;
+  sm80::WarpState<S, C.head_dim_vo / 8> state;
+
+  // From a tile's address to the lane's.
+  const uint32_t lane_k = ptx::kept(sm80::Keys<S, C.fp8(), S.key_tiles()>::lane_offset(0)),
+                 lane_v = ptx::kept(sm80::Values<S, C.head_dim_vo / 8>::lane_offset(0));
+
+  __device__ __forceinline__ Warp(const AttendArgs& a, Memory& memory)
+      : args(a), m(memory), q(ptx::shared_address(memory.q) + uint32_t(head * Memory::kHeadQ), 0) {}
+
+  __device__ __forceinline__ const block::Scaling& scaling() const { return pass->scaling[head]; }
+  __device__ __forceinline__ void leave_queries() {
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.query.left[0]));
+  }
+  __device__ __forceinline__ void leave_piece() {
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at]));
+    at.at += C.head_warps(), next += C.head_warps();
+    if (at.at >= C.pieces) at.at -= C.pieces, at.parity ^= 1;
+  }
+
+  /// What the head's rows keep of the piece at `token`, where ranges don't say it.
+  __device__ __forceinline__ void make_mask(int32_t token) {
+    auto& mask = m.mask[warp];
+    const block::KeySpan& keys = pass->walk.keys;
+    __syncwarp();
+    mask.pos[lane] = block::position_of<C.paged>(args, pass->group, clamp_to(token + lane, keys.begin, max_of(keys.begin, keys.end - 1)));
+    __syncwarp();
+    block::warp_make_mask<V, C.kPieceKeys>(args.params.variant, pass->group, pass->rows(head),
+                                           block::RowRuns::of<V>(args.group_size, pass->item.row_begin, pass->item.row_count),
+                                           pass->kv_head + head, token, mask);
+  }
+  /// Values of keys that no row keeps are whatever is there: zeros instead, before they are multiplied by weights of zero.
+  __device__ __forceinline__ void clear_dead_values(uint32_t values, int32_t token) const {
+    const block::TileWalk& walk = pass->walk;
+    const int32_t key = token + lane;
+    uint32_t dead =
+        __ballot_sync(0xffffffffu, lane < C.kPieceKeys && (key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)));
+    if (pass->masked) dead = ~m.mask[warp].live[0] & ((1u << C.kPieceKeys) - 1);
+    if (dead == 0) return;
+#pragma unroll 1
+    for (; dead != 0; dead &= dead - 1) {
+      const int row = __ffs(int(dead)) - 1;
+      for (int chunk = lane; chunk < VRows<C>::kChunks; chunk += 32)
+        ptx::store_shared_16(values + VRows<C>::offset(row, chunk), make_uint4(0, 0, 0, 0));
+    }
+    ptx::fence_shared_async();  // boxes come here later
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void apply_variant(sm80::Scores<S>& x, const sm80::TileView<S>& tile) const {
+    const VariantParams& p = args.params.variant;
+    if constexpr (kForm == block::Form::squashed) {
+      // Whether scores are small must not hang on those of keys that no row keeps: they are whatever is there.
+      if (tile.cut) return block::apply_to_rows<V, true, block::Logits::squashed>(x.s, p, scaling().by, tile.rows, 0, tile.keys);
+    }
+    block::warp_apply_variant<V, kForm>(x.s, p, scaling().by, tile.rows, 0, tile.keys, tile.cut);
+  }
+
+  /// The piece at `token`, which is there.
+  __device__ __forceinline__ void step(int32_t token) {
+    const bool masked = pass->masked;
+    if (masked) make_mask(token);
+    const auto& mask = m.mask[warp];
+    if (masked && mask.live[0] == 0) return;
+    const uint32_t values = ptx::shared_address(m.v[at.at]) + uint32_t(head * Memory::kHeadV);
+    sm80::TileView<S> tile;
+    tile.k = ptx::shared_address(m.k[at.at]) + uint32_t(head * Memory::kHeadK) + lane_k;
+    tile.v = values + lane_v;
+    tile.keys = {&pass->group,
+                 token,
+                 0,
+                 pass->kv_head + head,
+                 pass->group.kv_pos0 + token,
+                 masked ? mask.pos : nullptr,
+                 masked ? mask.word : nullptr,
+                 0,
+                 C.kPieceKeys,
+                 1};
+    tile.rows = pass->rows(head);
+    tile.row0 = 0;
+    tile.turns = nullptr;
+    tile.cut = masked ? mask.full == 0 : token < pass->hull.all_begin || token + C.kPieceKeys > pass->hull.all_end;
+    sm80::Scores<S> x;
+    sm80::score<S, V>(x, args, tile, q, scaling());
+    apply_variant(x, tile);
+    if constexpr (!block::has_weight<V>()) {
+      const auto tops = state.softmax.tops(x.s);
+      if (state.softmax.warp_must_raise(tops, scaling().slack)) state.softmax.raise(tops, scaling().scale, scaling().slack).apply(state.o);
+    }
+    sm80::weigh<S, V>(x, state, scaling().scale);
+    if (tile.cut) clear_dead_values(values, token);
+    sm80::warp_accumulate<S, S.key_tiles() / 2, C.head_dim_vo / 8>(state.o, x.p, tile.v);
+  }
+
+  /// This warp's share of a pass.
+  __device__ __forceinline__ void attend(Pass<C>& now) {
+    pass = &now;
+    m.query.wait_full(query_at);
+    q.hold();
+    if constexpr (C.q_in_registers) leave_queries();
+    state.clear();
+    const int32_t count = pass->num_pieces;
+#pragma unroll 1
+    while (next < count) {
+      m.piece.wait_full(at);
+      if (head < pass->heads) step(pass->walk.template tile<C.kPieceKeys>(next));
+      leave_piece();
+    }
+    next -= count;
+    if constexpr (!C.q_in_registers) leave_queries();
+    query_at.next();
+  }
+};
+
+}  // namespace kvloom::stream

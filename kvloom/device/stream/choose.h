@@ -1,0 +1,33 @@
+// Which configuration a spec gets: as many pieces on their way as shared memory holds beside what else is there. Measured reasons:
+// docs/lab-notes.md.
+#pragma once
+
+#include "kvloom/device/stream/config.h"
+
+namespace kvloom::stream {
+
+/// What a unit is made for.
+struct UnitSpec {
+  int head_dim_qk = 128;
+  int head_dim_vo = 128;
+  DType q_dtype = DType::bf16;
+  DType kv_dtype = DType::bf16;
+  DType o_dtype = DType::bf16;
+  bool paged = true;
+};
+
+inline constexpr int kRingBytes = 160 * 1024;  // of pieces, at most
+
+KVLOOM_HD constexpr AttendConfig config_of(const UnitSpec& s) {
+  AttendConfig c;
+  c.head_dim_qk = s.head_dim_qk, c.head_dim_vo = s.head_dim_vo;
+  c.q_dtype = s.q_dtype, c.kv_dtype = s.kv_dtype, c.o_dtype = s.o_dtype;
+  c.paged = c.gathers = s.paged;
+  c.q_in_registers = s.head_dim_qk <= 128;
+  c.heads = size_of(s.kv_dtype) == 1 ? 2 : 1;  // boxes of 2 KB come no faster than those of 4
+  const int piece = c.kPieceKeys * (s.head_dim_qk + s.head_dim_vo) * size_of(s.kv_dtype) * c.heads;
+  c.pieces = kRingBytes / piece / c.head_warps() * c.head_warps();
+  return c;
+}
+
+}  // namespace kvloom::stream

@@ -1,0 +1,41 @@
+// What a kernel of the stream family is specialised for: the structural value that instantiates it, printable as it stands in a unit.
+#pragma once
+
+#include "kvloom/device/sm80/config.h"
+
+namespace kvloom::stream {
+
+struct AttendConfig {
+  int head_dim_qk = 128;  // multiples of 16
+  int head_dim_vo = 128;
+  DType q_dtype = DType::bf16;   // f16 or bf16
+  DType kv_dtype = DType::bf16;  // that of Q, or fp8
+  DType o_dtype = DType::bf16;   // f16, bf16 or f32
+  int heads = 1;                 // neighbouring KV heads that are read together, of the warps() that compute an equal share each
+  int pieces = 16;               // in shared memory; a piece is kPieceKeys keys of K and V of `heads` heads
+  bool paged = true;
+  bool gathers = false;  // has the code for pages that boxes can't fetch, too
+  bool q_in_registers = true;
+
+  static constexpr int kRows = 16, kPieceKeys = 16, kWarps = 8, kLoaderWarps = 4;
+  KVLOOM_HD constexpr int head_warps() const { return kWarps / heads; }  // warps of a head: they take its pieces in turn
+  KVLOOM_HD constexpr int threads() const { return 32 * (kLoaderWarps + kWarps); }
+  // Registers a thread: what the kernel is launched with, handed out anew between the warps that load and those that compute.
+  KVLOOM_HD constexpr int launch_registers() const { return 168; }
+  KVLOOM_HD constexpr int loader_registers() const { return gathers ? 80 : 56; }
+  KVLOOM_HD constexpr int compute_registers() const { return gathers ? 208 : 224; }
+  KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
+
+  /// What a warp does with a piece is a tile of the sm80 family.
+  KVLOOM_HD constexpr sm80::AttendConfig step() const {
+    sm80::AttendConfig s;
+    s.head_dim_qk = head_dim_qk, s.head_dim_vo = head_dim_vo;
+    s.q_dtype = q_dtype, s.kv_dtype = kv_dtype, s.o_dtype = o_dtype;
+    s.tile_rows = kRows, s.tile_kv = kPieceKeys, s.warps_rows = s.warps_kv = 1;
+    s.paged = paged, s.boxed = true, s.q_in_registers = q_in_registers;
+    s.loads_ahead = 2;
+    return s;
+  }
+};
+
+}  // namespace kvloom::stream

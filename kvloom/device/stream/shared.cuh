@@ -1,0 +1,71 @@
+// Shared memory of a CTA of the stream family, and the barriers in it.
+#pragma once
+
+#include "kvloom/contract/attend_boxes.h"
+#include "kvloom/device/block/ring.cuh"
+#include "kvloom/device/block/scaling.cuh"
+#include "kvloom/device/block/tile_walk.cuh"
+#include "kvloom/device/sm80/shared.cuh"
+#include "kvloom/device/stream/config.h"
+
+namespace kvloom::stream {
+
+using block::Ring;
+using block::RingPlace;
+
+inline constexpr int kComputeBarrier = 1;  // of all warps that compute
+// Warps that load: one goes through the items, one fetches Q, two fetch K and V by boxes; where keys come one by one, all do.
+inline constexpr int kPassWarp = 0, kQueryWarp = 1, kKeyWarp = 2;
+inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
+
+/// A pass over keys of an item, for some neighbouring KV heads, as all warps of the CTA know it: made by the warp that goes through the
+/// items.
+template <AttendConfig C>
+struct Pass {
+  WorkItem item;
+  RowGroup group;
+  block::TileWalk walk;  // pieces
+  block::KeptHull hull;
+  int32_t kv_head, heads;  // the first, and how many
+  int32_t num_pieces;
+  bool masked;  // masks are to be made; else ranges say it all
+  bool last;    // of the item
+  bool end;     // there are no more items
+  block::Scaling scaling[C.heads];
+  block::KeptTokens kept[C.kRows];
+  block::PackedRow row[C.heads * C.kRows];  // of the first head, of the next, ...
+
+  __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
+};
+
+template <AttendConfig C>
+using KRows = tile::BoxRows<C.head_dim_qk * size_of(C.kv_dtype)>;
+template <AttendConfig C>
+using VRows = tile::BoxRows<C.head_dim_vo * size_of(C.kv_dtype)>;
+template <AttendConfig C>
+using QRows = tile::SwizzledRows<C.head_dim_qk * 2>;
+
+template <AttendConfig C, class V>
+struct SharedMemory {
+  static constexpr int kHeadK = KRows<C>::bytes(C.kPieceKeys), kHeadV = VRows<C>::bytes(C.kPieceKeys), kHeadQ = QRows<C>::bytes(C.kRows);
+  static constexpr int kExchangeRows = 4, kExchangeStride = C.head_dim_vo + 8;  // rows of a warp at a time; floats, free of bank conflicts
+
+  alignas(1024) char k[C.pieces][C.heads * kHeadK];
+  alignas(1024) char v[C.pieces][C.heads * kHeadV];
+  alignas(128) char q[C.heads * kHeadQ];
+  alignas(16) float o[C.kWarps][kExchangeRows * kExchangeStride];  // states of warps that share rows, where they meet
+  float max[C.kWarps][kExchangeRows], sum[C.kWarps][kExchangeRows];
+  Pass<C> pass[kPasses];
+  block::PartMask<C.kRows, 1> mask[C.kWarps];  // a warp's own, of the piece that it works on
+  uint32_t complete;
+  Ring<1> query;
+  Ring<kPasses> passes;
+  Ring<C.pieces> piece;
+};
+
+template <AttendConfig C, class V>
+constexpr int shared_bytes() {
+  return int(sizeof(SharedMemory<C, V>));
+}
+
+}  // namespace kvloom::stream

@@ -1,0 +1,111 @@
+// The end of a pass: the states of the warps that share a head's rows meet in shared memory, some rows at a time, and go where they belong:
+// final rows to the output, partial rows to scratch.
+#pragma once
+
+#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/stream/attend.cuh"
+
+namespace kvloom::stream {
+
+/// All warps that compute, as team_arrive wants them.
+template <AttendConfig C>
+struct ComputeWarps {
+  __device__ __forceinline__ static int warp() { return (int(threadIdx.x) >> 5) - C.kLoaderWarps; }
+  __device__ __forceinline__ static int warps() { return C.kWarps; }
+  __device__ __forceinline__ static void sync() { ptx::named_barrier_sync(kComputeBarrier, 32 * C.kWarps); }
+};
+
+/// Rows row0 .. row0 + 3 of this warp's state, O unnormalised, into its part of the exchange.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_hand_over(const Warp<C, V>& warp, SharedMemory<C, V>& m, int row0) {
+  using Memory = SharedMemory<C, V>;
+  const int lane = warp.lane, quad = lane & 3, r = lane / 4 - row0 % 8;  // of the four
+  const bool upper = row0 >= 8;
+  float* const o = m.o[warp.warp] + r * Memory::kExchangeStride;
+  const float sum0 = block::quad_sum(warp.state.softmax.sum[0][0]), sum1 = block::quad_sum(warp.state.softmax.sum[0][1]);
+  if (r < 0 || r >= Memory::kExchangeRows) return;
+#pragma unroll
+  for (int d = 0; d < C.head_dim_vo / 8; d += 2) {
+    float x[4];  // two pairs of neighbouring dims
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int tile = C.fp8() ? d + i % 2 : d + i / 2, e = C.fp8() ? i / 2 : i % 2;  // fp8 V: sm80/mainloop.cuh
+      x[i] = upper ? warp.state.o[0][tile][2 + e] : warp.state.o[0][tile][e];
+    }
+    float* const to = o + d * 8 + (C.fp8() ? 4 : 2) * quad;
+    *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
+    *reinterpret_cast<float2*>(to + (C.fp8() ? 2 : 8)) = make_float2(x[2], x[3]);
+  }
+  if (quad == 0) {
+    m.max[warp.warp][r] = upper ? warp.state.softmax.max[0][1] : warp.state.softmax.max[0][0];
+    m.sum[warp.warp][r] = upper ? sum1 : sum0;
+  }
+}
+
+template <DType kType>
+__device__ __forceinline__ void store_four(char* to, const float4& x) {
+  if constexpr (kType == DType::f32) {
+    *reinterpret_cast<float4*>(to) = x;
+  } else {
+    *reinterpret_cast<uint2*>(to) = make_uint2(ptx::pack_16<kType>(x.x, x.y), ptx::pack_16<kType>(x.z, x.w));
+  }
+}
+
+/// Four dims from `dim` on of row `row` of head `head`, of all warps that have some of its keys; `r`: the row's place in the exchange.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void store_merged(const AttendArgs& args, Pass<C>& pass, SharedMemory<C, V>& m, int head, int row, int r,
+                                             int dim) {
+  using Memory = SharedMemory<C, V>;
+  constexpr int kWarps = C.head_warps();
+  const block::Scaling& scaling = pass.scaling[head];
+  float top = neg_inf(), sum = 0.0f;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) top = fmaxf(top, m.max[w * C.heads + head][r]);
+  const float guarded = top == neg_inf() ? 0.0f : top;
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const int warp = w * C.heads + head;
+    const float weight = block::has_weight<V>() ? 1.0f : ptx::ex2((m.max[warp][r] - guarded) * scaling.scale);
+    const float4 x = *reinterpret_cast<const float4*>(m.o[warp] + r * Memory::kExchangeStride + dim);
+    sum += m.sum[warp][r] * weight;
+    o = make_float4(o.x + x.x * weight, o.y + x.y * weight, o.z + x.z * weight, o.w + x.w * weight);
+  }
+  const int kv_head = pass.kv_head + head;
+  const ScaleParams& scales = args.params.variant.scale;
+  float factor = (scales.v_per_head ? scales.v_per_head[kv_head] : scales.v) * sm80::power_of_two(sm80::value_log2<C.step()>()), lse = 0.0f;
+  if constexpr (!block::has_weight<V>()) {
+    factor = sum == 0.0f ? 0.0f : factor / sum;  // NaN stays NaN
+    lse = sum == 0.0f ? neg_inf() : (top * scaling.scale + ptx::lg2(sum)) * kLn2;
+  }
+  const auto by = [&](float f) { return make_float4(o.x * f, o.y * f, o.z * f, o.w * f); };
+  if (pass.item.partial_row < 0) {
+    const block::PackedRow& to = pass.row[head * C.kRows + row];
+    const block::RowOutput out = block::row_output<V>(args, to.token, to.q_head, lse, size_of(C.o_dtype));
+    store_four<C.o_dtype>(out.o + dim * size_of(C.o_dtype), by(factor * out.factor));
+    if (out.lse && dim == 0) *out.lse = out.lse_value;
+  } else {
+    const int64_t at = int64_t(pass.item.partial_row) + int64_t(kv_head - pass.item.kv_head) * pass.item.row_count + row;
+    *reinterpret_cast<float4*>(args.scratch.partial_o + at * C.head_dim_vo + dim) = by(factor);
+    if (dim == 0) args.scratch.partial_lse[at] = lse;
+  }
+}
+
+/// All rows of a pass, by all warps that compute.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void team_store(const Warp<C, V>& warp, Pass<C>& pass, SharedMemory<C, V>& m) {
+  constexpr int kRows = SharedMemory<C, V>::kExchangeRows, kFours = C.head_dim_vo / 4;
+#pragma unroll 1
+  for (int row0 = 0; row0 < pass.item.row_count; row0 += kRows) {
+    ComputeWarps<C>::sync();  // all have read what was there before
+    warp_hand_over(warp, m, row0);
+    ComputeWarps<C>::sync();
+#pragma unroll 1
+    for (int i = warp.warp * 32 + warp.lane; i < pass.heads * kRows * kFours; i += 32 * C.kWarps) {
+      const int r = i / kFours % kRows;
+      if (row0 + r < pass.item.row_count) store_merged(warp.args, pass, m, i / kFours / kRows, row0 + r, r, i % kFours * 4);
+    }
+  }
+}
+
+}  // namespace kvloom::stream

@@ -1,0 +1,38 @@
+#include "kvloom/runtime/stream.h"
+
+#include "kvloom/device/stream/choose.h"
+#include "kvloom/support/format.h"
+
+namespace kvloom::runtime {
+namespace {
+
+constexpr double kBytesPerNs = 34.0;  // that an SM reads where all of them do (docs: lab notes, H200)
+
+stream::AttendConfig config(const AttentionSpec& s) {
+  return stream::config_of({s.head_dim_qk, s.head_dim_vo, s.q_dtype, s.kv_dtype, s.o_dtype, s.storage == Storage::paged});
+}
+
+}  // namespace
+
+KernelClass stream_class(const AttentionSpec& s) {
+  const stream::AttendConfig c = config(s);
+  KernelClass k;
+  k.tile_rows = c.kRows;
+  k.tile_kv = 4 * c.kPieceKeys;
+  k.heads_per_item = c.heads;
+  k.cost_per_token = int32_t((double(s.head_dim_qk) + s.head_dim_vo) * size_of(s.kv_dtype) / kBytesPerNs) + 1;  // nanoseconds of a CTA
+  k.cost_per_item = 600;  // what lies between items is hidden by what is on its way, but for their ends
+  return k;
+}
+
+int32_t stream_saturating_ctas(int32_t num_sms) { return num_sms * 3 / 5; }  // 70 to 77 of an H200's 132 (docs: lab notes)
+
+std::string stream_text(const AttentionSpec& s) {
+  const stream::AttendConfig c = config(s);
+  return kvloom::format(
+      ".head_dim_qk = {}, .head_dim_vo = {}, .q_dtype = kvloom::DType::{}, .kv_dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .heads = {}, "
+      ".pieces = {}, .paged = {}, .gathers = {}, .q_in_registers = {}",
+      c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.heads, c.pieces, c.paged, c.gathers, c.q_in_registers);
+}
+
+}  // namespace kvloom::runtime
