@@ -49,6 +49,42 @@ class Engine:
         lists_per_kv_head: bool = False,
         kv_position: str = "linear",
     ) -> None: ...
+    def plan_on_device(
+        self,
+        kv_len: Any,
+        qo_indptr: Any = None,
+        *,
+        pages: Any = None,
+        list_indptr: Any = None,
+        block_table: Any = None,
+        q_pos0: Any = None,
+        prefix: Any = None,
+        lists_per_kv_head: bool = False,
+        kv_position: str = "linear",
+        num_tokens: int | None = None,
+        max_q_len: int | None = None,
+        kv_tokens: int | None = None,
+        stream: Any = None,
+    ) -> Plan: ...
+    def replan_on_device(
+        self,
+        plan: Plan,
+        kv_len: Any,
+        qo_indptr: Any = None,
+        *,
+        pages: Any = None,
+        list_indptr: Any = None,
+        block_table: Any = None,
+        q_pos0: Any = None,
+        prefix: Any = None,
+        lists_per_kv_head: bool = False,
+        kv_position: str = "linear",
+        num_tokens: int | None = None,
+        max_q_len: int | None = None,
+        kv_tokens: int | None = None,
+        stream: Any = None,
+    ) -> None: ...
+    def check(self, plan: Plan, stream: Any = None) -> None: ...
     def plan_sparse(self, matrix: BlockSparse) -> Plan: ...
     def run(
         self,

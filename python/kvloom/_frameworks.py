@@ -79,6 +79,28 @@ def current_stream(tensor, device: int) -> int:
     return 0
 
 
+def ramp(like, device: int, size: int):
+    """0, 1, .. size - 1 as int32 on GPU `device`, in `like`'s framework; there when this returns, whatever stream reads it then."""
+    framework = framework_of(like)
+    if framework == "torch":
+        torch = sys.modules["torch"]
+        if torch.cuda.is_current_stream_capturing():
+            raise ValueError("`qo_indptr`: got None in the capture of a graph; plan a step without it on this engine before, or give it")
+        made = torch.arange(size, dtype=torch.int32, device=torch.device("cuda", device))
+        torch.cuda.current_stream(device).synchronize()
+        return made
+    if framework == "cupy":
+        cupy = sys.modules["cupy"]
+        with cupy.cuda.Device(device):
+            made = cupy.arange(size, dtype=cupy.int32)
+            cupy.cuda.get_current_stream().synchronize()
+        return made
+    raise TypeError(
+        f"`qo_indptr`: got None with lengths in a {type(like).__name__}, expected 0, 1, .. up to the number of requests on the GPU; "
+        "it is made for tensors of torch and CuPy alone"
+    )
+
+
 def on_host(x):
     """x, or its copy on the host where it is on a GPU, which waits for it."""
     for move in ("cpu", "get"):  # torch, CuPy

@@ -5,15 +5,6 @@
 namespace kvloom::python {
 namespace {
 
-int32_t position_of(nb::handle word) {
-  const std::string text = nb::cast<std::string>(nb::str(word));
-  const char* names[] = {"linear", "page_table", "page_id"};
-  for (int32_t i = 0; i < 3; ++i) {
-    if (text == names[i]) return i;
-  }
-  raise_value_error("`kv_position`: expected 'linear', 'page_table' or 'page_id', got '" + text + "'");
-}
-
 template <class T>
 T group_field(nb::handle group, const char* name) {
   const nb::object value = group.attr(name);
@@ -24,6 +15,44 @@ T group_field(nb::handle group, const char* name) {
 }
 
 }  // namespace
+
+int32_t position_of(nb::handle word) {
+  const std::string text = nb::cast<std::string>(nb::str(word));
+  const char* names[] = {"linear", "page_table", "page_id"};
+  for (int32_t i = 0; i < 3; ++i) {
+    if (text == names[i]) return i;
+  }
+  raise_value_error("`kv_position`: expected 'linear', 'page_table' or 'page_id', got '" + text + "'");
+}
+
+int32_t num_requests_of(const IndexArg& kv_len, bool lists_per_kv_head, int32_t num_kv_heads) {
+  if (!kv_len.given()) raise_type_error("`kv_len`: expected the tokens of each request, got None");
+  const int64_t lists = kv_len.size(), heads = lists_per_kv_head ? num_kv_heads : 1;
+  if (heads <= 0 || lists % heads != 0 || lists / heads > INT32_MAX) {
+    raise_value_error("`kv_len`: expected one entry for every request and KV head, " + std::to_string(num_kv_heads) +
+                      " heads a request, got " + std::to_string(lists));
+  }
+  return int32_t(lists / heads);
+}
+
+int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages) {
+  if (table) {
+    if (list_indptr.given() || has_pages)
+      raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
+    int64_t rows = 1;
+    for (int32_t d = 0; d + 1 < pages.ndim(); ++d) rows *= pages.shape(d);
+    if (pages.ndim() < 2 || rows != lists) {
+      raise_value_error("`block_table`: expected [" + std::to_string(lists) + " lists, entries], got " + std::to_string(rows) +
+                        " rows in " + std::to_string(pages.ndim()) + " dimensions");
+    }
+    return pages.row_stride() > 0 ? pages.row_stride() : 1;  // a table of no entries is a table all the same
+  }
+  if (list_indptr.given() && list_indptr.size() != lists && list_indptr.size() != lists + 1) {
+    raise_value_error("`list_indptr`: expected " + std::to_string(lists) + " or " + std::to_string(lists + 1) + " entries, got " +
+                      std::to_string(list_indptr.size()));
+  }
+  return 0;
+}
 
 void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread) {
   kvloom_batch_init(&batch_, sizeof batch_);
@@ -53,35 +82,14 @@ void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread
 
 void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread) {
   kv_len_.take(h.kv_len, "kv_len");
-  if (!kv_len_.given()) raise_type_error("`kv_len`: expected the tokens of each request, got None");
+  batch_.num_requests = num_requests_of(kv_len_, h.lists_per_kv_head, num_kv_heads);
   batch_.kv_len = kv_len_.c();
   batch_.lists_per_kv_head = h.lists_per_kv_head;
-  const int64_t lists = kv_len_.size(), heads = h.lists_per_kv_head ? num_kv_heads : 1;
-  if (heads <= 0 || lists % heads != 0 || lists / heads > INT32_MAX) {
-    raise_value_error("`kv_len`: expected one entry for every request and KV head, " + std::to_string(num_kv_heads) +
-                      " heads a request, got " + std::to_string(lists));
-  }
-  batch_.num_requests = int32_t(lists / heads);
   list_indptr_.take(h.list_indptr, "list_indptr");
   batch_.list_indptr = list_indptr_.c();
   const bool table = !h.block_table.is_none();
-  if (table && (list_indptr_.given() || !h.pages.is_none())) {
-    raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
-  }
   pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages", {}, ids_unread);
-  if (table) {
-    int64_t rows = 1;
-    for (int32_t d = 0; d + 1 < pages_.ndim(); ++d) rows *= pages_.shape(d);
-    if (pages_.ndim() < 2 || rows != lists) {
-      raise_value_error("`block_table`: expected [" + std::to_string(lists) + " lists, entries], got " + std::to_string(rows) +
-                        " rows in " + std::to_string(pages_.ndim()) + " dimensions");
-    }
-    batch_.table_stride = pages_.row_stride();
-    if (batch_.table_stride == 0) batch_.table_stride = 1;  // a table of no entries is a table all the same
-  } else if (list_indptr_.given() && list_indptr_.size() != lists && list_indptr_.size() != lists + 1) {
-    raise_value_error("`list_indptr`: expected " + std::to_string(lists) + " or " + std::to_string(lists + 1) + " entries, got " +
-                      std::to_string(list_indptr_.size()));
-  }
+  batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none());
   batch_.pages = pages_.c();
 }
 

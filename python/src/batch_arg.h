@@ -14,6 +14,14 @@ struct BatchHandles {
   nb::handle kv_position;
 };
 
+/// KVLOOM_POSITION_ of 'linear', 'page_table', 'page_id'.
+int32_t position_of(nb::handle word);
+/// Requests of as many lists as kv_len has entries.
+int32_t num_requests_of(const IndexArg& kv_len, bool lists_per_kv_head, int32_t num_kv_heads);
+/// Entries from a row of a block table to the next; 0: it is no table. Refuses a table of other rows than lists, one beside page lists, and a
+/// list_indptr of another size.
+int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages);
+
 class BatchArg {
  public:
   BatchArg() = default;

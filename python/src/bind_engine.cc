@@ -74,6 +74,38 @@ void bind_engine(nb::module_& m) {
           arg("prefix").none() = none, arg("groups").none() = none, arg("lists_per_kv_head").none() = false,
           arg("kv_position").none() = "linear", arg("unknown"), docs::kReplan)
       .def(
+          "plan_on_device",
+          [](Engine& e, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr, nb::handle block_table,
+             nb::handle q_pos0, nb::handle prefix, nb::handle lists_per_kv_head, nb::handle kv_position, nb::handle num_tokens,
+             nb::handle max_q_len, nb::handle kv_tokens, nb::handle stream, nb::kwargs unknown) {
+            refuse_unknown(unknown, "plan_on_device");
+            return e.plan_on_device({kv_len, qo_indptr, pages, list_indptr, block_table, q_pos0, prefix,
+                                     flag_of(lists_per_kv_head, "lists_per_kv_head"), kv_position, num_tokens, max_q_len, kv_tokens,
+                                     stream});
+          },
+          arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none, arg("list_indptr").none() = none,
+          arg("block_table").none() = none, arg("q_pos0").none() = none, arg("prefix").none() = none,
+          arg("lists_per_kv_head").none() = false, arg("kv_position").none() = "linear", arg("num_tokens").none() = none,
+          arg("max_q_len").none() = none, arg("kv_tokens").none() = none, arg("stream").none() = none, arg("unknown"), docs::kPlanOnDevice)
+      .def(
+          "replan_on_device",
+          [](Engine& e, nb::handle plan, nb::handle kv_len, nb::handle qo_indptr, nb::handle pages, nb::handle list_indptr,
+             nb::handle block_table, nb::handle q_pos0, nb::handle prefix, nb::handle lists_per_kv_head, nb::handle kv_position,
+             nb::handle num_tokens, nb::handle max_q_len, nb::handle kv_tokens, nb::handle stream, nb::kwargs unknown) {
+            refuse_unknown(unknown, "replan_on_device");
+            e.replan_on_device(plan_of(plan),
+                               {kv_len, qo_indptr, pages, list_indptr, block_table, q_pos0, prefix,
+                                flag_of(lists_per_kv_head, "lists_per_kv_head"), kv_position, num_tokens, max_q_len, kv_tokens, stream});
+          },
+          arg("plan").none(), arg("kv_len").none(), arg("qo_indptr").none() = none, nb::kw_only(), arg("pages").none() = none,
+          arg("list_indptr").none() = none, arg("block_table").none() = none, arg("q_pos0").none() = none, arg("prefix").none() = none,
+          arg("lists_per_kv_head").none() = false, arg("kv_position").none() = "linear", arg("num_tokens").none() = none,
+          arg("max_q_len").none() = none, arg("kv_tokens").none() = none, arg("stream").none() = none, arg("unknown"),
+          docs::kReplanOnDevice)
+      .def(
+          "check", [](Engine& e, nb::handle plan, nb::handle stream) { e.check_plan(plan_of(plan), stream); }, arg("plan").none(),
+          arg("stream").none() = none, docs::kCheck)
+      .def(
           "plan_sparse", [](Engine& e, nb::handle matrix) { return e.plan_sparse(BlockSparse::of(matrix), matrix); }, arg("matrix").none(),
           docs::kPlanSparse)
       .def(

@@ -26,6 +26,7 @@ Engine::Engine(nb::handle spec, nb::handle capacity, nb::handle options, nb::han
   OptionsArg o(options);
   const kvloom_capacity c = capacity_arg(capacity);
   handle_ = std::make_shared<EngineHandle>(*s.c());
+  handle_->ramp.max_requests = c.max_requests;
   TensorArg memory;
   memory.take(workspace, "workspace");
   void* data = nullptr;
@@ -74,19 +75,57 @@ std::unique_ptr<Plan> Engine::plan_sparse(const BlockSparse& matrix, nb::handle 
   return planned(batch);
 }
 
-void Engine::replan(Plan& plan, const BatchHandles& handles) {
-  require_own(plan);
-  BatchArg batch;
-  batch.take(handles, handle_->facts.num_kv_heads, handle_->ids_unread);
+/// Another step into `plan`, by update().
+template <class Batch, class Update>
+void Engine::next_step(Plan& plan, Batch& batch, Update&& update) {
   uint64_t step = 0;
   call_engine(*handle_, [&] {
-    const kvloom_status status = kvloom_plan_update(handle_->engine, plan.c(), batch.c());
+    const kvloom_status status = update();
     if (status == KVLOOM_OK) step = ++plan.c_step;
     return status;
   });
   if (step < plan.facts_step) return;  // another thread's later step is there already
   plan.set_step(batch);
   plan.facts_step = step;
+}
+
+void Engine::replan(Plan& plan, const BatchHandles& handles) {
+  require_own(plan);
+  BatchArg batch;
+  batch.take(handles, handle_->facts.num_kv_heads, handle_->ids_unread);
+  next_step(plan, batch, [&] { return kvloom_plan_update(handle_->engine, plan.c(), batch.c()); });
+}
+
+void Engine::take(DeviceBatchArg& batch, const DeviceBatchHandles& handles) {
+  const Place place = handle_->place();
+  if (!place.cuda || place.device < 0) {
+    raise_refusal(KVLOOM_UNSUPPORTED, std::string("plan_on_device: expected an engine that runs on a GPU (backend=\"cuda\"), got one ") +
+                                          (place.cuda ? "without a device (cuda_arch)" : "on the CPU") + "; plan() is for all");
+  }
+  batch.take(handles, handle_->facts, place, handle_->ramp);
+}
+
+std::unique_ptr<Plan> Engine::plan_on_device(const DeviceBatchHandles& handles) {
+  DeviceBatchArg batch;
+  take(batch, handles);
+  kvloom_plan* plan = nullptr;
+  call_engine(*handle_, [&] { return kvloom_plan_device_create(handle_->engine, batch.c(), batch.stream(), &plan); });
+  return std::make_unique<Plan>(handle_, plan, batch);
+}
+
+void Engine::replan_on_device(Plan& plan, const DeviceBatchHandles& handles) {
+  require_own(plan);
+  DeviceBatchArg batch;
+  take(batch, handles);
+  next_step(plan, batch, [&] { return kvloom_plan_device_update(handle_->engine, plan.c(), batch.c(), batch.stream()); });
+}
+
+void Engine::check_plan(Plan& plan, nb::handle stream) {
+  require_own(plan);
+  TensorArg lengths;
+  lengths.take(plan.lengths(), "kv_len");
+  void* const s = stream_of(stream, lengths);
+  call_engine(*handle_, [&] { return kvloom_plan_check(handle_->engine, plan.c(), s); });
 }
 
 void Engine::require_own(const Plan& plan) const {
@@ -128,6 +167,16 @@ void Plan::set_step(BatchArg& batch) {
   num_page_ids_ = batch.num_page_ids();
   sparse_ = batch.owner();
   pages_ = batch.take_pages();
+  arrays_.clear();
+}
+
+void Plan::set_step(DeviceBatchArg& batch) {
+  total_tokens_ = batch.total_tokens();
+  num_requests_ = batch.num_requests();
+  num_page_ids_ = batch.num_page_ids();
+  sparse_.reset();
+  pages_ = batch.take_pages();
+  arrays_ = batch.take_arrays();
 }
 
 nb::str Plan::text(kvloom_status (*make)(const kvloom_plan*, char**)) const {

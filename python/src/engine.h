@@ -2,6 +2,7 @@
 #pragma once
 
 #include "python/src/batch_arg.h"
+#include "python/src/device_batch_arg.h"
 #include "python/src/spec_arg.h"
 
 #include <memory>
@@ -23,6 +24,7 @@ struct EngineHandle {
   bool ids_unread = false;  // page ids given to plan may lie on the GPU
   nb::object workspace;     // the caller's memory
   nb::object params;        // a dict: values of the variant's parameters where a run gives none
+  Ramp ramp;
 };
 
 class Plan {
@@ -30,10 +32,14 @@ class Plan {
   Plan(std::shared_ptr<EngineHandle> engine, kvloom_plan* plan, BatchArg& batch) : engine_(std::move(engine)), plan_(plan) {
     set_step(batch);
   }
+  Plan(std::shared_ptr<EngineHandle> engine, kvloom_plan* plan, DeviceBatchArg& batch) : engine_(std::move(engine)), plan_(plan) {
+    set_step(batch);
+  }
   Plan(const Plan&) = delete;
   ~Plan() { kvloom_plan_destroy(plan_); }
 
   void set_step(BatchArg& batch);
+  void set_step(DeviceBatchArg& batch);
   /// Steps that the C plan has had, counted with the engine's lock held; and the step that total_tokens() and its like speak of, set with
   /// the GIL held. A run whose tensors were checked against one step never meets another: it compares them under the lock.
   uint64_t c_step = 0, facts_step = 0;
@@ -42,6 +48,8 @@ class Plan {
   int64_t total_tokens() const { return total_tokens_; }
   int32_t num_requests() const { return num_requests_; }
   int64_t num_page_ids() const { return num_page_ids_; }
+  /// kv_len on the GPU, of a step that the device plans; else None.
+  nb::handle lengths() const { return arrays_.empty() ? nb::handle(Py_None) : nb::handle(arrays_[0]); }
 
   nb::str explain() const;
   nb::str json() const;
@@ -57,8 +65,9 @@ class Plan {
   kvloom_plan* plan_;
   int64_t total_tokens_ = 0, num_page_ids_ = 0;
   int32_t num_requests_ = 0;
-  IndexArg pages_;     // what run reads where it is given no page ids
-  nb::object sparse_;  // or the matrix that they belong to
+  IndexArg pages_;                  // what run reads where it is given no page ids
+  nb::object sparse_;               // or the matrix that they belong to
+  std::vector<nb::object> arrays_;  // what a stream reads of a step that the device plans
 };
 
 struct RunHandles {
@@ -78,6 +87,9 @@ class Engine {
   std::unique_ptr<Plan> plan(const BatchHandles& batch);
   void replan(Plan& plan, const BatchHandles& batch);
   std::unique_ptr<Plan> plan_sparse(const class BlockSparse& matrix, nb::handle owner);
+  std::unique_ptr<Plan> plan_on_device(const DeviceBatchHandles& batch);
+  void replan_on_device(Plan& plan, const DeviceBatchHandles& batch);
+  void check_plan(Plan& plan, nb::handle stream);
   nb::object run(const Plan& plan, const RunHandles& tensors);
 
   nb::str explain() const;
@@ -88,6 +100,9 @@ class Engine {
  private:
   std::unique_ptr<Plan> planned(BatchArg& batch);
   void require_own(const Plan& plan) const;
+  void take(DeviceBatchArg& batch, const DeviceBatchHandles& handles);
+  template <class Batch, class Update>
+  void next_step(Plan& plan, Batch& batch, Update&& update);
 
   std::shared_ptr<EngineHandle> handle_;
 };

@@ -37,6 +37,39 @@ constexpr const char* kReplan =
     R"(Plans another step into `plan`, whose device memory stays where it is (captured CUDA graphs read it). Arguments as plan's. After an error
 the old step is still there.)";
 
+constexpr const char* kPlanOnDevice =
+    R"(Plans a step whose lengths stay on the GPU: puts one small kernel into the stream, reads nothing on the host, waits for nothing. The engine has
+policy="stream" and no custom mask. Arrays are on the engine's GPU, contiguous, read when the stream gets there:
+
+kv_len       int32 or int64 [requests] tokens in the cache, the step's own included; with q_pos0 and a causal Spec an upper bound will do
+qo_indptr    int32 or int64 [requests + 1]; a request of no query tokens is none. None: one query token a request (decode)
+block_table  int32 or int64 [requests, entries] page ids, a row a request, at least as many entries as kv_len wants. Or
+pages, list_indptr   int32 or int64 [page ids], [requests] or [requests + 1], as plan's; without pages (page_size None) list_indptr alone
+q_pos0       int32 [requests] position of a request's first query token; None: kv_len - q_len
+prefix       int32 [requests] keys at kv_pos < prefix are kept whatever the window says
+lists_per_kv_head, kv_position   as plan's
+
+and sizes of the host, which a captured graph keeps:
+
+num_tokens   rows of q and out in every run, at least qo_indptr[requests]: rows behind that are not touched; needed beside qo_indptr
+max_q_len    most query tokens of a request, which decides the kernel that runs; needed beside qo_indptr
+kv_tokens    tokens of k and v, without pages
+stream       an address, or a stream of torch or CuPy; None: the current stream of kv_len's framework
+
+Arrays are kept until the next step is planned into the plan. What they hold is judged on the device: of a step that can't be planned (negative
+lengths, an indptr that decreases, a list too short, more than was declared) run makes every row of out and lse NaN, and check says why. Page ids
+are not checked. explain, json, svg and bytes want check first; graph_key is known at once. A graph: plan once outside of it, then replan_on_device and
+the runs inside. Raises TypeError and ValueError (the argument is named), CapacityError, UnsupportedError (with the remedy).)";
+
+constexpr const char* kReplanOnDevice =
+    R"(Plans another step into `plan`, whose device memory stays where it is, as plan_on_device does; may be captured in a CUDA graph once the plan
+was planned into outside of it. The graph then reads the arrays given here at every replay. After an error the old step is still there.)";
+
+constexpr const char* kCheck =
+    R"(Waits for `stream` (None: the current stream of the framework that kv_len is of) and copies the step that the device has planned, which
+explain, json, svg and bytes then show. Raises what plan would have of its lengths: ValueError or CapacityError, with the array, the request and the
+value. Of a plan made by plan it does nothing. Not under capture.)";
+
 constexpr const char* kPlanSparse =
     "Plans a block-sparse matrix (BlockSparse); the Spec's page_size is matrix.page_size, k and v are matrix.as_pages(k), "
     "matrix.as_pages(v).";

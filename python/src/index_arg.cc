@@ -100,6 +100,11 @@ void IndexArg::close_gaps() {
   row_stride_ = shape_[1];
 }
 
+void IndexArg::refuse_gaps() const {
+  if (ndim_ == 2 && row_stride_ != shape_[1])
+    raise_value_error(quoted(name_) + "expected a contiguous array, got strides; make it contiguous");
+}
+
 void IndexArg::hold(std::vector<int32_t> values, const char* name) {
   name_ = name;
   given_ = true;
@@ -126,6 +131,13 @@ const int32_t* IndexArg::as_int32(int64_t size, const char* label) {
   if (!given_) return nullptr;
   require_size(size, label);
   return flat_int32();
+}
+
+const int32_t* IndexArg::int32_in_place(int64_t size, const char* label) const {
+  if (!given_) return nullptr;
+  require_size(size, label);
+  if (bits_ != 32) raise_type_error(quoted(name_) + "expected int32, got int64; convert it where it is");
+  return size_ > 0 ? static_cast<const int32_t*>(data_) : nullptr;
 }
 
 const int32_t* IndexArg::flat_int32() {

@@ -27,10 +27,14 @@ class IndexArg {
   /// says what the size is.
   const int32_t* as_int32(int64_t size, const char* label);
   const int64_t* as_int64(int64_t size, const char* label);
+  /// The same of an array that stays where it is, maybe on a GPU: TypeError for int64.
+  const int32_t* int32_in_place(int64_t size, const char* label) const;
   /// As int32, all elements in row-major order.
   const int32_t* flat_int32();
   /// A table whose rows are farther apart than they are long becomes a copy without gaps; on the host.
   void close_gaps();
+  /// ValueError for a table with gaps, where it is no table that is wanted.
+  void refuse_gaps() const;
   /// Nothing but numbers: makes this hold `values`.
   void hold(std::vector<int32_t> values, const char* name);
   /// Keeps what is read alive beyond the call that took it.

@@ -147,6 +147,25 @@ def test_lengths_on_a_gpu(engine):
         engine.plan(there, block_table=np.array([[0, 1], [2, 0]]))
 
 
+def test_planning_on_a_device_wants_one(engine, plan):
+    """Of what a GPU's engine refuses: test_fake_gpu.py."""
+    there, before = Versioned(np.array([5, 3]), device=(CUDA, 0)), bytes(plan)
+    for call in (engine.plan_on_device, lambda *x, **y: engine.replan_on_device(plan, *x, **y)):
+        for kv_len in (there, np.array([5, 3]), None, "x"):
+            with pytest.raises(kvloom.UnsupportedError, match=r"expected an engine that runs on a GPU .*, got one on the CPU; plan\(\) is for all"):
+                call(kv_len, block_table=there)
+    with pytest.raises(TypeError, match="`plan`: expected a kvloom.Plan, got Versioned"):
+        engine.replan_on_device(there, there)
+    with pytest.raises(TypeError, match="`plan`: expected a kvloom.Plan, got NoneType"):
+        engine.check(None)
+    with pytest.raises(TypeError, match="`num_token`: plan_on_device has no such argument; did you mean `num_tokens`"):
+        engine.plan_on_device(there, num_token=3)
+    with pytest.raises(kvloom.MismatchError, match="`plan`"):
+        make_engine(head_dim=64).check(plan)
+    engine.check(plan)
+    assert bytes(plan) == before
+
+
 def test_masks_end_where_their_bytes_end():
     engine = make_engine(custom_mask=True)
     plan = engine.plan([5, 3], block_table=np.array([[0, 1], [2, 0]]))

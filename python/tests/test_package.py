@@ -78,7 +78,7 @@ def test_everything_public_is_documented():
             for member, value in vars(thing).items():
                 if not member.startswith("_") and callable(value):
                     assert inspect.getdoc(value), f"{name}.{member}"
-    for method in ("plan", "replan", "plan_sparse", "run", "explain"):
+    for method in ("plan", "replan", "plan_on_device", "replan_on_device", "check", "plan_sparse", "run", "explain"):
         assert inspect.getdoc(getattr(kvloom.Engine, method)), method
 
 

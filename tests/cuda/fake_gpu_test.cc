@@ -1,9 +1,5 @@
 #include "tests/cuda/fake_gpu.h"
-
-#include "kvloom/jit/compile.h"
-#include "kvloom/runtime/device.h"
-#include "kvloom/runtime/registry.h"
-#include "kvloom/runtime/sm90.h"
+#include "tests/cuda/fake_units.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -66,36 +62,11 @@ FakeGpu& FakeGpu::get() {
 }
 
 void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shared_bytes) {
-  if (!is_fake()) return;
-  for (const char* family : {"sm80", "sm90"}) {
-    if (family == std::string("sm90") && !runtime::sm90_refusal(spec, runtime::Device::get(0).target(), fixed_split).empty()) continue;
-    const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, family, fixed_split});
-    FakeCubin cubin;
-    cubin.spec = spec;
-    if (choice.winner().kernel->family == std::string("sm90")) {  // as its kernels are
-      const int32_t rows = spec.head_dim_qk == 64 && spec.head_dim_vo == 64 ? 192 : 128;
-      cubin.memory = {384, 190000, 1, 1, 16, 0, is_fp8(spec.kv_dtype) ? 2 : 1, 128};
-      if (!is_fp8(spec.kv_dtype)) {
-        cubin.compute = is_emulated() ? KernelFacts{640, 210000, 1, 1, 16, 2 * rows} : KernelFacts{384, 210000, 1, 2, 32, rows};
-        cubin.mixed = {384, 210000, 1, 1, 32, rows};
-      }
-    }
-    for (KernelFacts* entry : {&cubin.memory, &cubin.compute, &cubin.mixed}) {
-      if (shared_bytes > 0) entry->shared_bytes = shared_bytes;
-    }
-    for (const jit::Program& program : choice.unit.programs()) {
-      jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
-      name.compiler = "fake";
-      ASSERT_TRUE(jit::Cache::of_environment().store(name, cubin.bytes()));
-    }
-  }
+  if (is_fake()) ASSERT_TRUE(store_fake_kernel(spec, fixed_split, shared_bytes, is_emulated()));
 }
 
 void FakeGpu::add_program(const jit::Program& program) {
-  if (!is_fake()) return;
-  jit::CacheName name = jit::cache_name(program, "sm_90a");
-  name.compiler = "fake";
-  ASSERT_TRUE(jit::Cache::of_environment().store(name, FakeCubin().bytes()));
+  if (is_fake()) ASSERT_TRUE(store_fake_program(program));
 }
 
 GpuStep::GpuStep(Step& step, int32_t device) : step_(step), device_(device) {
