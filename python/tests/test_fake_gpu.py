@@ -171,6 +171,23 @@ def test_decode(gpu, cache, rows, monkeypatch):
         engine.run(plan, q_there.view(np.s_[:n]), cache.k, cache.v, out=out.view(np.s_[:n]))
         cache.check(q, from_bf16(out.read()), [1] * n, KV_LEN[:n])
     assert made == [(0, REQUESTS + 1)]
+    # Sizes of batch captured over one plan, replayed in turns.
+    kv_len, Exchange.stream = gpu.put(np.array(KV_LEN)), gpu.stream()
+    graphs = {}
+    for n in (4, 2):
+
+        def work():
+            engine.replan_on_device(plan, kv_len.view(np.s_[:n]), block_table=table.view(np.s_[:n]))
+            engine.run(plan, q_there.view(np.s_[:n]), cache.k, cache.v, out=out.view(np.s_[:n]))
+
+        graphs[n] = gpu.captured(Exchange.stream, work)
+    for n, lengths in ((4, [5, 128, 77, 16]), (2, [6, 9, 0, 0]), (4, [7, 10, 78, 17])):
+        kv_len.write(lengths)
+        graphs[n]()
+        cache.check(q, from_bf16(out.read()), [1] * n, lengths[:n])
+        engine.check(plan)
+        assert f"{n} requests, {n} query tokens" in plan.explain()
+    assert made == [(0, REQUESTS + 1)]
     with pytest.raises(kvloom.CapacityError, match="`kv_len`: expected at most max_requests = 4 requests, got 5"):
         engine.replan_on_device(plan, gpu.put(np.array([1] * 5)), block_table=gpu.put(np.zeros((5, 15), int)))
 
@@ -374,6 +391,28 @@ def test_arrays_live_as_long_as_their_step(gpu, engine, cache):
     assert all(x() is not None for x in alive)
     engine.replan_on_device(plan, **step(), **SIZES)
     assert all(x() is None for x in alive)
+
+
+def test_step(gpu, cache):
+    """kvloom.torch.Step, as far as no tensor of torch's is on a GPU."""
+    pytest.importorskip("torch", reason="torch is not installed: pip install torch")
+    import kvloom.torch
+
+    step = kvloom.torch.Step(make_engine())
+    with pytest.raises(ValueError, match=f"'{step.name}' has no plan yet; call its plan_on_device"):
+        step.check()
+    kv_len, lists = gpu.put(np.array(KV_LEN)), {"block_table": gpu.put(cache.table), **SIZES}
+    plan = step.plan_on_device(kv_len, gpu.put(indptr(Q_LEN)), **lists)
+    key = plan.graph_key
+    step.check()
+    assert "4 requests, 8 query tokens" in plan.explain()
+    assert step.plan_on_device(kv_len, gpu.put(indptr([1, 1, 1, 1])), **lists) is plan is step.planned and plan.graph_key == key
+    step.check()
+    assert "4 requests, 4 query tokens" in plan.explain()
+    kv_len.write([1, 2, -3, 4])
+    step.plan_on_device(kv_len, gpu.put(indptr(Q_LEN)), **lists)
+    with pytest.raises(ValueError, match="kv_len: request 2: got -3"):
+        step.check()
 
 
 def test_garbage(gpu, engine, cache, rows):

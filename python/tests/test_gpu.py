@@ -33,9 +33,9 @@ def qkv(n, m):
     return [torch.randn(s, **GPU) for s in ((n, HEADS, DIM), (m, KV_HEADS, DIM), (m, KV_HEADS, DIM))]
 
 
-def make_engine(**fields):
+def make_engine(policy="automatic", **fields):
     spec = kvloom.Spec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="bf16", page_size=PAGE, causal=True, **fields)
-    return kvloom.Engine(spec, max_requests=8, max_query_tokens=256, backend="cuda")
+    return kvloom.Engine(spec, max_requests=8, max_query_tokens=256, backend="cuda", policy=policy)
 
 
 def attend(q, pools, pages, kv_len):
@@ -124,6 +124,100 @@ def test_graph():
         stream.synchronize()
         for r in range(2):
             close(host(out)[r : r + 1], attend(q[r : r + 1], pools, table[r].numpy(), kv_len[r])[0], "bf16")
+
+
+def check_rows(q, out, pools, table, q_len, kv_len):
+    """Rows of `out` against REF; rows behind the last request are nobody's."""
+    begin = 0
+    for r, (n, m) in enumerate(zip(q_len, kv_len)):
+        if n > 0:
+            close(host(out[begin : begin + n]), attend(q[begin : begin + n], pools, table[r].cpu().numpy(), m)[0], "bf16")
+        begin += n
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_plan_and_layers_in_one_graph(dtype):
+    """Lengths stay on the GPU: the graph plans at every replay, and only what arrays hold changes."""
+    engine, pools = make_engine("stream"), [torch.randn(40, PAGE, KV_HEADS, DIM, **GPU) for _ in "kv"]
+    table = torch.randperm(40, device="cuda")[:32].reshape(4, 8).to(dtype)
+    kv_len, ends = torch.ones(4, dtype=dtype, device="cuda"), torch.arange(5, dtype=dtype, device="cuda")
+    q, out = torch.randn(12, HEADS, DIM, **GPU), torch.empty(12, HEADS, DIM, **GPU)
+    step = {"kv_len": kv_len, "qo_indptr": ends, "block_table": table, "num_tokens": 12, "max_q_len": 8}
+    plan = engine.plan_on_device(**step)
+    engine.run(plan, q, *pools, out=out)
+    engine.check(plan)
+    torch.cuda.synchronize()
+    graph, stream, key = torch.cuda.CUDAGraph(), torch.cuda.Stream(), plan.graph_key
+    with torch.cuda.graph(graph, stream=stream):
+        engine.replan_on_device(plan, **step)
+        engine.run(plan, q, *pools, out=out)
+        second = engine.run(plan, q * 2, *pools)
+    assert plan.graph_key == key
+    for q_len, lengths in (([1, 1, 1, 1], [128, 9, 1, 33]), ([8, 0, 3, 1], [40, 0, 100, 7]), ([4, 4, 4, 0], [4, 64, 128, 0])):
+        kv_len.copy_(torch.tensor(lengths))
+        ends.copy_(torch.tensor(np.cumsum([0, *q_len])))
+        q.normal_()
+        graph.replay()
+        engine.check(plan)  # waits for the current stream, which is the replay's
+        check_rows(q, out, pools, table, q_len, lengths)
+        check_rows(q * 2, second, pools, table, q_len, lengths)
+        assert f"4 requests, {sum(q_len)} query tokens" in plan.explain()
+
+
+def test_decode_planned_on_the_gpu():
+    """Without qo_indptr; two sizes of batch captured over one plan, replayed in turns."""
+    engine, pools = make_engine("stream"), [torch.randn(40, PAGE, KV_HEADS, DIM, **GPU) for _ in "kv"]
+    table = torch.randperm(40, device="cuda")[:32].reshape(4, 8).int()
+    kv_len, q = torch.ones(4, dtype=torch.int32, device="cuda"), torch.randn(4, HEADS, DIM, **GPU)
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        q.add_(0)
+        with pytest.raises(ValueError, match="`qo_indptr`: got None in the capture of a graph; plan a step without it on this engine before"):
+            engine.plan_on_device(kv_len, block_table=table)
+    plan, graphs = engine.plan_on_device(kv_len, block_table=table), {}
+    engine.run(plan, q, *pools)
+    torch.cuda.synchronize()
+    for n in (4, 2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            engine.replan_on_device(plan, kv_len[:n], block_table=table[:n])
+            graphs[n] = graph, engine.run(plan, q[:n], *pools)
+    for n, lengths in ((4, [5, 128, 77, 16]), (2, [6, 9, 0, 0]), (4, [7, 10, 78, 17])):
+        kv_len.copy_(torch.tensor(lengths))
+        graph, out = graphs[n]
+        graph.replay()
+        torch.cuda.synchronize()
+        check_rows(q, out, pools, table, [1] * n, lengths)
+        engine.check(plan)
+
+
+def test_lengths_on_the_gpu():
+    """Upper bounds with positions; the current stream is taken; lengths that can't be planned."""
+    engine, pools = make_engine("stream"), [torch.randn(40, PAGE, KV_HEADS, DIM, **GPU) for _ in "kv"]
+    table = torch.randperm(40, device="cuda")[:16].reshape(2, 8)
+    q, ends = torch.randn(5, HEADS, DIM, **GPU), torch.tensor([0, 1, 5], device="cuda")
+    sizes = {"num_tokens": 5, "max_q_len": 4}
+    first = torch.tensor([99, 26], dtype=torch.int32, device="cuda")
+    plan = engine.plan_on_device(torch.full((2,), 8 * PAGE, device="cuda"), ends, block_table=table, q_pos0=first, **sizes)
+    check_rows(q, engine.run(plan, q, *pools), pools, table, [1, 4], [100, 30])
+    engine.check(plan)
+    kv_len, late, stream = torch.tensor([1, 4], device="cuda"), torch.tensor([100, 30], device="cuda"), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # the lengths change a tenth of a second from now, in this stream
+        kv_len.copy_(late)
+        engine.replan_on_device(plan, kv_len, ends, block_table=table, **sizes)
+        out = engine.run(plan, q, *pools)
+        engine.check(plan)
+    check_rows(q, out, pools, table, [1, 4], [100, 30])
+    engine.replan_on_device(plan, torch.tensor([100, -30], device="cuda"), ends, block_table=table, **sizes)
+    out, lse = engine.run(plan, q, *pools, return_lse=True)
+    assert out.isnan().all() and lse.isnan().all()
+    with pytest.raises(ValueError, match="kv_len: request 1: got -30"):
+        engine.check(plan)
+    with pytest.raises(ValueError, match=r"`kv_len`: expected integers on cuda:0, got \[2\] int64 on cpu; the GPU reads them: move them there"):
+        engine.plan_on_device(torch.tensor([100, 30]), ends, block_table=table, **sizes)
+    with pytest.raises(kvloom.UnsupportedError, match="options.policy: got auto, wanted stream"):
+        make_engine().plan_on_device(kv_len, ends, block_table=table, **sizes)
 
 
 def test_operations():

@@ -103,6 +103,41 @@ def test_graph_of_compiled_code():
         layer.check(tensors[0], [1, 1], out)
 
 
+def test_graph_that_plans():
+    """Step.plan_on_device before a compiled layer, both in one graph: lengths, slots and page ids are written, nothing is planned on the host."""
+    spec = kvloom.Spec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, dtype="bf16", page_size=PAGE, causal=True)
+    step = kt.Step(kvloom.Engine(spec, max_requests=8, max_query_tokens=256, backend="cuda", policy="stream"))
+    cache = torch.randn(40, PAGE, KV_HEADS, 2, DIM, **GPU)
+    table = torch.randperm(40, device="cuda")[:16].reshape(2, 8).int()
+    kv_len = torch.tensor([20, 7], dtype=torch.int32, device="cuda")
+    q = torch.randn(2, HEADS, DIM, **GPU)
+
+    @torch.compile(fullgraph=True)
+    def layer(q):
+        return step.run(q * 2, cache[..., 0, :], cache[..., 1, :])
+
+    step.plan_on_device(kv_len, block_table=table)
+    layer(q)
+    torch.cuda.synchronize()
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.graph(graph, stream=stream):
+        step.plan_on_device(kv_len, block_table=table)
+        out = layer(q)
+    for lengths in ([21, 8], [128, 1], [64, 65]):
+        kv_len.copy_(torch.tensor(lengths))
+        q.normal_()
+        graph.replay()
+        step.check()
+        for r, n in enumerate(lengths):
+            keys = [host(cache[table[r].long()][..., i, :]).reshape(-1, KV_HEADS, DIM)[:n] for i in range(2)]
+            close(host(out[r : r + 1]), reference.attention(host(q[r : r + 1] * 2), *keys, causal=True)[0], "bf16")
+    kv_len.copy_(torch.tensor([5, -5]))
+    graph.replay()
+    with pytest.raises(ValueError, match="kv_len: request 1: got -5"):
+        step.check()
+    assert out.isnan().all()
+
+
 def test_graphs_that_torch_makes_by_itself():
     """mode="reduce-overhead": what depends on a plan stays between its graphs, so that a next step is the next plan's."""
     layer = Layer()

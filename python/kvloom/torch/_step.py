@@ -38,7 +38,8 @@ class Step:
     name: default step0, step1, ... in order of making; no two that are alive share one.
 
     In a CUDA graph: plan() before the capture, and before every replay of it, in the stream of the replay. A graph serves the steps whose
-    `step.planned.graph_key` is that of its capture.
+    `step.planned.graph_key` is that of its capture. Or, with lengths that stay on the GPU, plan_on_device() once before the capture and again
+    inside, before the model: the graph plans at every replay.
     """
 
     def __init__(self, engine: kvloom.Engine, name: str | None = None):
@@ -63,6 +64,21 @@ class Step:
             self.engine.replan(self.planned, kv_len, qo_indptr, **lists)
         self._upload()
         return self.planned
+
+    def plan_on_device(self, kv_len, qo_indptr=None, **lists) -> kvloom.Plan:
+        """Plans the next step where its lengths are (arguments of Engine.plan_on_device), into the memory of the last one: one small kernel in the
+        current stream, which a CUDA graph may hold; outside of compiled code. Of lengths that can't be planned run() makes NaN, and check() says why."""
+        if self.planned is None:
+            self.planned = self.engine.plan_on_device(kv_len, qo_indptr, **lists)
+        else:
+            self.engine.replan_on_device(self.planned, kv_len, qo_indptr, **lists)
+        return self.planned
+
+    def check(self) -> None:
+        """Waits for the current stream, and raises what plan() would have of the lengths that plan_on_device() was given (Engine.check)."""
+        if self.planned is None:
+            raise ValueError(f"`step`: '{self.name}' has no plan yet; call its plan_on_device(kv_len, ...) before")
+        self.engine.check(self.planned)
 
     def plan_sparse(self, matrix: kvloom.BlockSparse) -> kvloom.Plan:
         """Plans a block-sparse matrix (Engine.plan_sparse), into memory of its own."""
