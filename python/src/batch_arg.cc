@@ -59,6 +59,7 @@ void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread
   take_lists(h, num_kv_heads, ids_unread);
   if (!h.qo_indptr.is_none()) {
     qo_indptr_.take(h.qo_indptr, "qo_indptr");
+    qo_indptr_.close_gaps();
     if (qo_indptr_.size() != int64_t(batch_.num_requests) + 1) {
       raise_value_error("`qo_indptr`: expected " + std::to_string(int64_t(batch_.num_requests) + 1) + " entries for " +
                         std::to_string(batch_.num_requests) + " requests, got " + std::to_string(qo_indptr_.size()));
@@ -82,13 +83,16 @@ void BatchArg::take(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread
 
 void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads, bool ids_unread) {
   kv_len_.take(h.kv_len, "kv_len");
+  kv_len_.close_gaps();
   batch_.num_requests = num_requests_of(kv_len_, h.lists_per_kv_head, num_kv_heads);
   batch_.kv_len = kv_len_.c();
   batch_.lists_per_kv_head = h.lists_per_kv_head;
   list_indptr_.take(h.list_indptr, "list_indptr");
+  list_indptr_.close_gaps();
   batch_.list_indptr = list_indptr_.c();
   const bool table = !h.block_table.is_none();
   pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages", {}, ids_unread);
+  if (!table) ids_unread ? pages_.refuse_gaps() : pages_.close_gaps();
   batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none());
   batch_.pages = pages_.c();
 }

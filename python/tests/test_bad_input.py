@@ -148,7 +148,7 @@ def test_lengths_on_a_gpu(engine):
 
 
 def test_planning_on_a_device_wants_one(engine, plan):
-    """Of what a GPU's engine refuses: test_fake_gpu.py."""
+    """Of what a GPU's engine refuses: test_fake_gpu_bad_input.py."""
     there, before = Versioned(np.array([5, 3]), device=(CUDA, 0)), bytes(plan)
     for call in (engine.plan_on_device, lambda *x, **y: engine.replan_on_device(plan, *x, **y)):
         for kv_len in (there, np.array([5, 3]), None, "x"):

@@ -66,6 +66,17 @@ def test_pages_given_to_run(rng, pools):
     close(engine.run(plan, q, *pools, pages=other), np.concatenate([attend(q[r : r + 1], pools, other[r], n)[0] for r, n in enumerate([7, 5])]))
 
 
+def test_lists_cut_out_of_wider_arrays(rng, pools):
+    """Lengths and page lists are their elements, whatever lies between."""
+    engine, q = make_engine(), rng.standard_normal((2, HEADS, DIM), dtype=f32)
+    wide = rng.permutation(40)[:16].reshape(2, 8)
+    kv_len, indptr, lists = (np.array(x) for x in ([[12, -9], [10, -9]], [[0, 9], [1, 9], [2, 9]], [[0, 9], [3, 9], [6, 9]]))
+    plan = engine.plan(kv_len[:, :1], indptr[:, :1], pages=wide[:, :3], list_indptr=lists[:, :1])
+    out = engine.run(plan, q, *pools)
+    for r, n in enumerate([12, 10]):
+        close(out[r : r + 1], attend(q[r : r + 1], pools, wide[r, :3], n)[0])
+
+
 @pytest.mark.parametrize("policy", ["none", "heap", "stream", "fill", "fixed_split", "automatic"])
 def test_policies(rng, pools, policy):
     engine = make_engine(policy=policy, num_ctas=7, max_kv_tokens=200)
