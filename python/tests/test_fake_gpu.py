@@ -1,6 +1,9 @@
 """Steps whose lengths stay on the GPU, on a driver without one (fake_gpu.py): in a process of its own, since the driver is looked for once."""
 
+import gc
+import itertools
 import os
+import threading
 import weakref
 
 import numpy as np
@@ -206,6 +209,7 @@ def test_a_plan_goes_from_side_to_side(gpu, engine, cache, rows):
     plan, n = engine.plan(KV_LEN, indptr(Q_LEN), block_table=cache.table), sum(Q_LEN)
     for _ in range(2):
         engine.replan_on_device(plan, **step)
+        plan.upload()  # nothing to do
         assert plan.total_tokens == TOKENS
         engine.run(plan, q_there, cache.k, cache.v, out=out)
         cache.check(q, from_bf16(out.read()), Q_LEN, KV_LEN)
@@ -214,6 +218,54 @@ def test_a_plan_goes_from_side_to_side(gpu, engine, cache, rows):
         out.write(np.zeros((TOKENS, HEADS, DIM), np.uint16))
         engine.run(plan, q_there.view(np.s_[:n]), cache.k, cache.v, out=out.view(np.s_[:n]), pages=step["block_table"])
         cache.check(q, from_bf16(out.read()), Q_LEN, KV_LEN)
+
+
+def test_any_order(gpu, cache, rows):
+    """Engine, plan and arrays are dropped in any order."""
+    q, q_there, out = rows
+    for order in itertools.permutations(["engine", "plan", "step"]):
+        step = {"kv_len": gpu.put(np.array(KV_LEN)), "qo_indptr": gpu.put(indptr(Q_LEN)), "block_table": gpu.put(cache.table)}
+        objects = {"engine": make_engine(), "step": step}
+        del step
+        objects["plan"] = objects["engine"].plan_on_device(**objects["step"], **SIZES)
+        objects["engine"].check(objects["plan"])
+        for name in order:
+            del objects[name]
+            gc.collect()
+            if "plan" in objects:
+                assert objects["plan"].total_tokens == TOKENS and "query tokens" in objects["plan"].explain()
+            if "plan" in objects and "engine" in objects:
+                objects["engine"].run(objects["plan"], q_there, cache.k, cache.v, out=out)
+                cache.check(q, from_bf16(out.read()), Q_LEN, KV_LEN)
+
+
+def test_threads_share_an_engine(gpu, cache, rows):
+    """Each with a plan of its own; their calls take turns."""
+    q, q_there, _ = rows
+    engine, faults = make_engine(), []
+
+    def work(seed):
+        try:
+            random_lengths = np.random.default_rng(seed)
+            out, kv_len = gpu.put_bf16(np.zeros_like(q)), gpu.put(np.array(KV_LEN))
+            step = {"kv_len": kv_len, "qo_indptr": gpu.put(indptr(Q_LEN)), "block_table": gpu.put(cache.table), **SIZES}
+            plan = engine.plan_on_device(**step)
+            for _ in range(20):
+                lengths = random_lengths.integers(4, 240, REQUESTS)
+                kv_len.write(lengths)
+                engine.replan_on_device(plan, **step)
+                engine.run(plan, q_there, cache.k, cache.v, out=out)
+                engine.check(plan)
+                cache.check(q, from_bf16(out.read()), Q_LEN, lengths)
+        except BaseException as fault:
+            faults.append(fault)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults, faults
 
 
 def test_arrays_live_as_long_as_their_step(gpu, engine, cache):
