@@ -185,10 +185,17 @@ struct WholeCta {
   __device__ __forceinline__ static void sync() { __syncthreads(); }
 };
 
+/// A merge unit that an item touches, looked up ahead of time: at the end of an item every look at the plan would be a wait for memory.
+struct UnitAhead {
+  int32_t index;
+  MergeUnit unit;
+};
+
 /// Arrives at the item's units; the team that was last merges them, and leaves their counters at zero. `teams`: that do an item together.
-/// `complete` is one shared word. All threads of the team call it, after its partials are written.
+/// `complete` is one shared word. `first`: the first unit, if it is known. All threads of the team call it, after its partials are written.
 template <class V, DType kType, bool kInTurn, int kInFlight, class Team>
-__device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete) {
+__device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete,
+                                            const UnitAhead* first = nullptr) {
   const int lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
     Team::sync();  // partials of all threads before the arrival; `complete` free again
@@ -196,8 +203,10 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
       bool last = false;
       if (t0 + lane < item.touch_count) {
         ptx::fence_acq_rel_gpu();
-        const int32_t u = plan.touches[item.touch_begin + t0 + lane];
-        last = ptx::atomic_arrive(args.scratch.counters + u) + 1 == uint32_t(plan.units[u].arrivals * teams);
+        const bool known = first != nullptr && t0 + lane == 0;
+        const int32_t u = known ? first->index : plan.touches[item.touch_begin + t0 + lane];
+        const int32_t arrivals = known ? first->unit.arrivals : plan.units[u].arrivals;
+        last = ptx::atomic_arrive(args.scratch.counters + u) + 1 == uint32_t(arrivals * teams);
         if (last) args.scratch.counters[u] = 0;
       }
       const uint32_t all = __ballot_sync(0xffffffffu, last);
@@ -206,7 +215,8 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
     Team::sync();
     for (uint32_t left = *complete; left != 0; left &= left - 1) {
       ptx::fence_acq_rel_gpu();
-      const MergeUnit unit = plan.units[plan.touches[item.touch_begin + t0 + __ffs(int(left)) - 1]];
+      const int t = t0 + __ffs(int(left)) - 1;
+      const MergeUnit unit = first != nullptr && t == 0 ? first->unit : plan.units[plan.touches[item.touch_begin + t]];
       for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {
         warp_merge_row<V, kType, kInTurn, kInFlight>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
       }

@@ -1,7 +1,7 @@
 // Where a group's list of keys says that they lie, and which positions they have.
 #pragma once
 
-#include "kvloom/contract/attend_args.h"
+#include "kvloom/contract/attend_boxes.h"
 
 namespace kvloom::block {
 
@@ -18,6 +18,17 @@ struct KeySlot {
     }
   }
 };
+
+/// True if `page` is none of the cache's, which is only allowed of keys that masks take from all rows: then there is nothing to read.
+__device__ __forceinline__ bool is_outside(const AttendArgs& args, int64_t page) {
+  const int64_t pages = args.params.kv.num_pages;
+  return pages > 0 && uint64_t(page) >= uint64_t(pages);
+}
+
+/// Coordinate of a page and head in a map. A page that is none of the cache's may come out anywhere: boxes outside are zeros.
+__device__ __forceinline__ int32_t box_place(int32_t page, const AttendBoxes::Of& of, int head) {
+  return int32_t(uint32_t(page) * uint32_t(of.page_step) + uint32_t(head) * uint32_t(of.head_step));
+}
 
 /// Page of list token `j`, which some row keeps; page ids of other keys are never read.
 template <bool kPaged>

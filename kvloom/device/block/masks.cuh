@@ -86,7 +86,9 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
   };
   const auto make = [&](int i) {
     const int first = runs.begin(i / kWords);
-    return MaskWord<V>(p, group, rows.row[first], rows.kept[first], kv_head, token0 + 32 * w, mask.pos + 32 * w);
+    MaskWord<V> made(p, group, rows.row[first], rows.kept[first], kv_head, token0 + 32 * w, mask.pos + 32 * w);
+    made.word &= kAll;  // no hook is asked of keys behind them
+    return made;
   };
   if constexpr (has_begin32<V>()) {
     constexpr int kTogether = 4;

@@ -1,5 +1,6 @@
 // How tiles of K and V are fetched row by row, where pages have no boxes (sizes that 8 doesn't divide): by all warps of the loading warpgroup, a quarter of every tile
-// each. Where a key's rows lie is worked out once a key; a row that no row of queries keeps becomes zeros, and its page is not asked for.
+// each. Where a key's rows lie is worked out once a key; a row that ranges take from all rows of queries becomes zeros, and its page is not
+// asked for.
 #pragma once
 
 #include "kvloom/device/sm90/load.cuh"
@@ -39,13 +40,14 @@ struct RowLoader {
   /// This lane's key of a tile, on its way.
   struct Asked {
     int32_t page;
-    int32_t in_page;  // -1: no row keeps the key
+    int32_t in_page;  // -1: no row keeps the key, or it has no page
   };
   __device__ __forceinline__ Asked ask(const Pass<C>& pass, const Kept& kept, int32_t token) const {
     const int32_t key = token + warp * kPartKeys + lane;
     if (lane >= kPartKeys || !kept.has(key)) return {0, -1};
     const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
-    return {int32_t(args.attend.params.pages[slot.entry]), slot.in_page};
+    const int64_t page = args.attend.params.pages[slot.entry];
+    return {int32_t(page), block::is_outside(args.attend, page) ? -1 : slot.in_page};
   }
   /// Its place, for all lanes; true if every key has one.
   __device__ __forceinline__ bool warp_place(const Asked& asked, int kv_head, RowPlaces<C>& places) const {

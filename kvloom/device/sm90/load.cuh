@@ -56,7 +56,7 @@ struct TileLoader {
     const int box_keys = args.boxes.rows;
     const uint32_t keys = C.paged ? uint32_t(__popc(live) * box_keys) : __reduce_add_sync(0xffffffffu, uint32_t(box.live ? box.keys : 0));
     if (ptx::elect_one()) ptx::barrier_arrive_expect(full, keys * uint32_t(Tile::kGroupBytes / 8));
-    const int32_t place = C.paged ? box.at * of.page_step + kv_head * of.head_step : box.at;
+    const int32_t place = C.paged ? block::box_place(box.at, of, kv_head) : box.at;
     // Some boxes at a time: the answers of several lanes are under way together.
     constexpr int kTogether = min_of(kPartKeys / 8, 4);
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// attend, family stream: few rows of queries, and K and V as fast as memory gives them (sm_90 and up). A warp fetches pieces of K and V
+// attend, family stream: few rows of queries, and K and V as fast as memory gives them (sm_90 and up). Some warps fetch pieces of K and V
 // without ever waiting for those who use them, as long as there is room; eight warps work on them. Each takes whole pieces of one KV head
 // in turn: scores, variant and mask, softmax, accumulate, without a barrier among them until the item ends (store.cuh).
 #pragma once

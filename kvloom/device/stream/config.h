@@ -11,7 +11,7 @@ struct AttendConfig {
   DType q_dtype = DType::bf16;   // f16 or bf16
   DType kv_dtype = DType::bf16;  // that of Q, or fp8
   DType o_dtype = DType::bf16;   // f16, bf16 or f32
-  int heads = 1;                 // neighbouring KV heads that are read together, of the warps() that compute an equal share each
+  int heads = 1;                 // neighbouring KV heads that are read together, an equal share of the warps each
   int pieces = 16;               // in shared memory; a piece is kPieceKeys keys of K and V of `heads` heads
   bool paged = true;
   bool gathers = false;  // has the code for pages that boxes can't fetch, too

@@ -1,5 +1,5 @@
 // How pieces of K and V are fetched row by row, where pages have no boxes (sizes that 8 doesn't divide): by all warps that load, in turn. A
-// row that no row of queries keeps becomes zeros, and its page is not asked for.
+// row that ranges take from all rows of queries becomes zeros, and its page is not asked for.
 #pragma once
 
 #include "kvloom/device/ptx/cp_async.cuh"
@@ -28,7 +28,9 @@ struct RowLoader {
     const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = walk.template tile<C.kPieceKeys>(piece) + lane % C.kPieceKeys;
     if (piece >= pass.num_pieces || key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)) return {kNone, kNone};
     const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
-    const uint32_t page = uint32_t(args.attend.params.pages[slot.entry]), in_page = uint32_t(slot.in_page), head = uint32_t(pass.kv_head);
+    const int64_t id = args.attend.params.pages[slot.entry];
+    if (block::is_outside(args.attend, id)) return {kNone, kNone};
+    const uint32_t page = uint32_t(id), in_page = uint32_t(slot.in_page), head = uint32_t(pass.kv_head);
     const AttendBoxes::Of &k = args.boxes.k, &v = args.boxes.v;
     return {page * uint32_t(k.page_step) + in_page * uint32_t(k.token_step) + head * uint32_t(k.head_step),
             page * uint32_t(v.page_step) + in_page * uint32_t(v.token_step) + head * uint32_t(v.head_step)};

@@ -87,7 +87,21 @@ struct PassMaker {
       if (done) m.pass[to.at].end = true;
       ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
     }
+    if (!done) warp_look_ahead(m.pass[to.at]);
     to.next();
+  }
+  /// What the end of the pass will want to know: it does not hold up the beginning.
+  __device__ __forceinline__ void warp_look_ahead(Pass<C>& pass) {
+    constexpr int kUnitWords = sizeof(MergeUnit) / 4;
+    const int lane = int(threadIdx.x) & 31;
+    if (pass.last && pass.item.touch_count > 0) {
+      const PlanView plan = view_plan(args.plan);
+      const int32_t index = plan.touches[pass.item.touch_begin];
+      if (lane == kUnitWords) pass.unit.index = index;
+      if (lane < kUnitWords) reinterpret_cast<uint32_t*>(&pass.unit.unit)[lane] = reinterpret_cast<const uint32_t*>(&plan.units[index])[lane];
+    }
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.units.full[to.at]));
   }
 };
 

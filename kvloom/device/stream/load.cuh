@@ -45,7 +45,7 @@ struct BoxLoader {
 
   /// `count` pieces of one box each, whole pages' tokens: what a long list is made of.
   __device__ __forceinline__ void warp_fetch_paged(const Pass<C>& pass, const Box& box, int count, RingPlace<C.pieces>& to) const {
-    const int32_t x = box.at * of.page_step + pass.kv_head * of.head_step;
+    const int32_t x = block::box_place(box.at, of, pass.kv_head);
 #pragma unroll 1
     for (int i = 0; i < count; ++i, to.next()) {
       const int32_t at = __shfl_sync(0xffffffffu, x, i), in_page = __shfl_sync(0xffffffffu, box.in_page, i);
@@ -64,7 +64,7 @@ struct BoxLoader {
 #pragma unroll 1
     for (int h = 0; h < heads; h += step, to += uint32_t(step * kHeadBytes)) {
       if constexpr (C.paged) {
-        ptx::load_box<1>(to, &of.map, full, 0, 0, 0, box.in_page, box.at * of.page_step + (kv_head + h) * of.head_step);
+        ptx::load_box<1>(to, &of.map, full, 0, 0, 0, box.in_page, block::box_place(box.at, of, kv_head + h));
       } else if (box.at + box_keys <= end) {
         ptx::load_box<1>(to, &of.map, full, 0, box.at, 0, 0, kv_head + h);
       } else {

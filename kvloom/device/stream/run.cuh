@@ -18,9 +18,10 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
     if (pass.end) return;
     warp.attend(pass);
     team_store(warp, pass, m);
+    m.units.wait_full(at);
     if (pass.last && pass.item.partial_row >= 0) {
-      block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, view_plan(args.plan), pass.item,
-                                                                                          C.head_dim_vo, 1, &m.complete);
+      block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, 1, &m.complete,
+                                                                                          &pass.unit);
     }
     warp_leave_pass<C, V>(m, at);
   }
@@ -31,6 +32,7 @@ __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered)
   if (threadIdx.x == 0) {
     m.query.init(32, C.kWarps);
     m.passes.init(1, C.kWarps + (gathered ? C.kLoaderWarps : C.kLoaderWarps - 1));  // who makes passes leaves those that it works on, too
+    m.units.init(1, 1);
     m.piece.init(gathered ? 32 : 2, C.heads);
     ptx::barrier_init_fence();
   }

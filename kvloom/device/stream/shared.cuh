@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/attend_boxes.h"
+#include "kvloom/device/block/finish.cuh"
 #include "kvloom/device/block/ring.cuh"
 #include "kvloom/device/block/scaling.cuh"
 #include "kvloom/device/block/tile_walk.cuh"
@@ -34,6 +35,7 @@ struct Pass {
   block::Scaling scaling[C.heads];
   block::KeptTokens kept[C.kRows];
   block::PackedRow row[C.heads * C.kRows];  // of the first head, of the next, ...
+  block::UnitAhead unit;  // the first that the item touches, if any; there a little later (SharedMemory::units)
 
   __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
 };
@@ -60,6 +62,7 @@ struct SharedMemory {
   uint32_t complete;
   Ring<1> query;
   Ring<kPasses> passes;
+  Ring<kPasses> units;  // Pass::unit of each; nobody waits for it to be left
   Ring<C.pieces> piece;
 };
 

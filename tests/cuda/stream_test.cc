@@ -1,0 +1,152 @@
+// Hopper's kernels of few rows, of many, and of both in one: pages that masks take from every row, lists of both kinds on few CTAs, heads that are read two
+// together where their number is odd. They say more on emulated kernels (lab/sm90/emulate.sh) and on a GPU than on the CPU's.
+#include "tests/cuda/engine_fixture.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvloom::test {
+namespace {
+
+AttentionSpec spec_of(Storage storage, int32_t page_size, int32_t kv_heads, int32_t heads) {
+  AttentionSpec s = gpu_spec();
+  s.storage = storage, s.page_size = page_size;
+  s.num_kv_heads = kv_heads, s.num_qo_heads = heads;
+  return s;
+}
+
+class GpuStream : public GpuEngine {
+ protected:
+  void SetUp() override {
+    GpuEngine::SetUp();
+    if (!gpu.is_fake() && gpus()[0].arch != "sm_90a") GTEST_SKIP() << "wants a GPU of compute capability 9.0";
+  }
+  void TearDown() override {
+    gpu.set_spec(nullptr);
+    GpuEngine::TearDown();
+  }
+
+  /// Runs `step` twice, on kernels that stand for its spec's.
+  void expect_right(Step& step, EngineOptions options, const std::string& what) {
+    AttentionSpec compiled = gpu_spec();
+    compiled.storage = step.spec.storage, compiled.variant = step.spec.variant, compiled.kv_dtype = step.spec.kv_dtype;
+    compiled.page_size = step.spec.storage == Storage::paged ? compiled.page_size : 1;
+    compiled.head_dim_qk = step.spec.head_dim_qk, compiled.head_dim_vo = step.spec.head_dim_vo;
+    gpu.add_kernel(compiled);
+    gpu.set_spec(&step.spec);
+    Engine engine(step.spec, step.capacity(), options);
+    const Plan plan = engine.plan(step.batch);
+    GpuStep g(step);
+    for (int again = 0; again < 2; ++again) {
+      g.poison();
+      engine.run(plan, g.tensors);
+      expect_device_right(g, step, what);
+    }
+  }
+  EngineOptions options(const char* kernel, int32_t ctas = 0) {
+    EngineOptions o = cuda_options();
+    o.kernel = kernel, o.num_ctas = ctas;
+    return o;
+  }
+  void expect_masked_pages_unread(int32_t page_size, std::vector<Request> requests, const char* kernel);
+};
+
+/// A custom mask takes every third page from all rows: their ids are wild, as docs/variants.md allows. Plans that look at page ids would refuse them: they are
+/// the device's alone.
+void GpuStream::expect_masked_pages_unread(int32_t page_size, std::vector<Request> requests, const char* kernel) {
+  Step step;
+  step.spec = spec_of(Storage::paged, page_size, 2, 8);
+  step.spec.variant.custom_mask = true;
+  step.requests = std::move(requests);
+  step.make();
+  const int64_t width = int64_t(step.spec.num_kv_heads) * step.spec.head_dim_qk;
+  for (size_t r = 0; r < step.requests.size(); ++r) {
+    const Request q = step.requests[r];
+    uint8_t* const bits = step.mask.data() + step.mask_indptr[r];
+    for (int32_t p = 1; p * page_size < q.kv_len; p += 3) {
+      int32_t& page = step.pages[size_t(step.list_indptr[r] + p)];
+      for (int32_t t = p * page_size; t < std::min(q.kv_len, (p + 1) * page_size); ++t) {
+        for (int32_t i = 0; i < q.q_len; ++i) {
+          const int64_t bit = int64_t(i) * q.kv_len + t;
+          bits[bit / 8] &= uint8_t(~(1u << bit % 8));
+        }
+        const int64_t slot = int64_t(page) * page_size + t % page_size;
+        for (int64_t i = 0; i < width; ++i) step.k.set(slot * width + i, NAN), step.v.set(slot * width + i, NAN);
+      }
+      page = 0x7fffffff;
+    }
+  }
+  EngineOptions o = options(kernel);
+  o.check_pages = false;
+  expect_right(step, o, std::string(kernel) + ", pages of " + std::to_string(page_size));
+}
+
+TEST_F(GpuStream, MaskedPagesOfBoxesAreNotAskedFor) {
+  expect_masked_pages_unread(16, {{1, 130}, {3, 70}}, "sm90");
+  expect_masked_pages_unread(16, {{60, 300}, {40, 170}}, "sm90");
+  expect_masked_pages_unread(16, {{60, 300}, {1, 170}, {2, 33}}, "sm90");
+}
+TEST_F(GpuStream, MaskedPagesAreNotAskedForByFewRows) { expect_masked_pages_unread(3, {{1, 130}, {3, 70}}, "sm90"); }
+TEST_F(GpuStream, MaskedPagesAreNotAskedForByManyRows) { expect_masked_pages_unread(3, {{60, 300}, {40, 170}}, "sm90"); }
+TEST_F(GpuStream, MaskedPagesAreNotAskedForOnSm80) { expect_masked_pages_unread(3, {{60, 300}, {1, 170}, {2, 33}}, "sm80"); }
+
+// A CTA goes from items of one kind to those of the other and back, and its barriers with it.
+TEST_F(GpuStream, BothKindsInOneList) {
+  for (const int32_t page_size : {16, 3, 1}) {
+    const Storage storage = page_size == 1 ? Storage::ragged : Storage::paged;
+    for (const int32_t ctas : {1, 2, 3, 5, 11}) {
+      Step step;
+      step.spec = spec_of(storage, page_size, 2, 8);
+      step.requests = {{1, 200}, {70, 300}, {2, 0}, {1, 77}, {33, 33}, {3, 500}, {0, 10}, {40, 0}};
+      step.make();
+      expect_right(step, options("sm90", ctas), "pages of " + std::to_string(page_size) + ", " + std::to_string(ctas) + " CTAs");
+    }
+  }
+}
+
+// Policies that keep the order of requests, as the device's planner does: kinds change from item to item.
+TEST_F(GpuStream, KindsThatChangeFromItemToItem) {
+  for (const Policy policy : {Policy::stream, Policy::heap, Policy::none}) {
+    for (const int32_t page_size : {16, 3}) {
+      Step step;
+      step.spec = spec_of(Storage::paged, page_size, 2, 8);
+      for (int i = 0; i < 6; ++i) step.requests.push_back({1 + i % 2, 90 + 40 * i}), step.requests.push_back({20 + 9 * i, 60 + 50 * i});
+      step.make();
+      EngineOptions o = options("sm90", 2);
+      o.policy = policy;
+      expect_right(step, o, std::string(name_of(policy)) + ", pages of " + std::to_string(page_size));
+    }
+  }
+}
+TEST_F(GpuStream, BothKindsOfOtherConfigurations) {
+  for (const int32_t ctas : {1, 2, 7}) {
+    for (const int kind : {0, 1, 2, 3}) {
+      Step step;
+      step.spec = spec_of(Storage::paged, kind == 3 ? 5 : 16, 2, 8);
+      if (kind == 0) step.spec.head_dim_qk = step.spec.head_dim_vo = 256;
+      if (kind == 1) step.spec.variant.alibi = true;
+      if (kind >= 2) step.spec.variant.custom_mask = true;
+      step.requests = {{1, 200}, {70, 300}, {2, 0}, {1, 77}, {33, 33}, {3, 500}, {0, 10}, {40, 0}};
+      step.make();
+      expect_right(step, options("sm90", ctas), std::to_string(kind) + ", " + std::to_string(ctas) + " CTAs");
+    }
+  }
+}
+
+// fp8 heads come two together: behind the last of an odd number there is none.
+TEST_F(GpuStream, OddHeadsTwoTogether) {
+  for (const int32_t kv_heads : {1, 3}) {
+    for (const int32_t ctas : {1, 4}) {
+      Step step;
+      step.spec = spec_of(Storage::ragged, 1, kv_heads, 4 * kv_heads);
+      step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
+      step.requests = {{1, 37}, {2, 0}, {1, 1}, {3, 100}, {1, 15}};
+      step.spare_pages = 0;
+      step.make();
+      expect_right(step, options("sm90", ctas), std::to_string(kv_heads) + " heads, " + std::to_string(ctas) + " CTAs");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test
