@@ -30,6 +30,11 @@ struct Ring {
   }
   __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }
   __device__ __forceinline__ bool is_full(const RingPlace<kPlaces>& p) { return ptx::barrier_test(ptx::shared_address(&full[p.at]), p.parity); }
+  /// This warp is done with a place.
+  __device__ __forceinline__ void warp_leave(const RingPlace<kPlaces>& p) {
+    __syncwarp();
+    if ((int(threadIdx.x) & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&left[p.at]));
+  }
   __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
 };
 

@@ -90,6 +90,16 @@ __device__ __forceinline__ KeptHull join_lanes(uint32_t mask, const KeptHull& mi
           __reduce_max_sync(mask, mine.any_end), __reduce_max_sync(mask, mine.any_prefix)};
 }
 
+/// Item `i` of the plan and its group into shared memory. By a whole warp; ends with __syncwarp.
+__device__ __forceinline__ void warp_fetch_item(const PlanView& plan, int32_t i, WorkItem& item, RowGroup& group) {
+  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
+  const int lane = int(threadIdx.x) & 31;
+  const WorkItem& from = plan.items[i];
+  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&item)[lane] = reinterpret_cast<const uint32_t*>(&from)[lane];
+  if (lane < kGroupWords) reinterpret_cast<uint32_t*>(&group)[lane] = reinterpret_cast<const uint32_t*>(&plan.groups[from.group])[lane];
+  __syncwarp();
+}
+
 /// Packed row `packed` of the group and what it keeps; `there`: it is one of the item's, else nothing is kept and the token is -1.
 template <class V>
 __device__ __forceinline__ KeptTokens resolve_row(const AttendArgs& args, const PlanView& plan, const RowGroup& group, int kv_head, const KeySpan& keys,

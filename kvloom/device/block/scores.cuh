@@ -155,10 +155,12 @@ __device__ __forceinline__ void start_biased(float (&s)[kRowTiles][kKeyTiles][4]
 /// Applies hooks and masks to s[row tile][key tile][4] (mma layout) of rows row0 and up. In: q.k. Out, kept keys: q.k (to be multiplied by
 /// the scale as the softmax goes) if the variant has no hook or is a bias; shares of the bound if it squashes; final logits if it has another
 /// hook; weights for reduction sum. Masked keys: -inf, or 0 for sum. `cut`: some row may not keep some key of the tile.
-template <class V, Form kForm, int kRowTiles, int kKeyTiles>
+/// `kStale`: scores of keys that no row keeps are whatever was there, so whether a tile's are small must not hang on an edge's.
+template <class V, Form kForm, bool kStale = false, int kRowTiles, int kKeyTiles>
 __device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows,
                                                    int row0, const WarpKeys& keys, bool cut) {
   if constexpr (kForm == Form::squashed) {
+    if (kStale && cut) return apply_to_rows<V, true, Logits::squashed>(s, p, by, rows, row0, keys);
     const bool near = warp_all_near(s, by.hooks, V::kNear);
     if (near && !cut) apply_to_rows<V, false, Logits::squashed_near>(s, p, by, rows, row0, keys);
     else if (near) apply_to_rows<V, true, Logits::squashed_near>(s, p, by, rows, row0, keys);

@@ -169,8 +169,7 @@ struct Team : TeamRows<C, V> {
     else ptx::fence_shared_async();
   }
   __device__ __forceinline__ void leave_queries() {
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.query.left[0]));
+    m.query.warp_leave(query_at);
     query_at.next();
   }
   __device__ __forceinline__ int32_t next_tile(int32_t token) const { return pass->walk.template next<C.tile_kv>(token); }

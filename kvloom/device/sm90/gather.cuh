@@ -138,7 +138,7 @@ struct RowLoader {
         all = warp_place(asked, pass.kv_head, m.places[turn]);
       }
       if (pass.walk.has(pass.walk.start)) fetch_values(all_before);
-      warp_leave_pass<C, V>(m, at);
+      m.passes.warp_leave(at);
       at.next(), query_to.next();
     }
   }

@@ -36,12 +36,8 @@ __device__ __forceinline__ int32_t seen_end_of(const KeyRange& range, const Plan
 /// Fills `pass` for one KV head of item `i`; ends with __syncwarp.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int32_t i, int head, Pass<C>& pass) {
-  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
   const int lane = int(threadIdx.x) & 31;
-  const WorkItem& from = plan.items[i];
-  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&pass.item)[lane] = reinterpret_cast<const uint32_t*>(&from)[lane];
-  if (lane < kGroupWords) reinterpret_cast<uint32_t*>(&pass.group)[lane] = reinterpret_cast<const uint32_t*>(&plan.groups[from.group])[lane];
-  __syncwarp();
+  block::warp_fetch_item(plan, i, pass.item, pass.group);
   const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
   const int kv_head = pass.item.kv_head + head, count = pass.item.row_count, mine = rank<C>() * C.tile_rows;
   block::KeptHull hull = block::empty_hull(keys);
@@ -116,13 +112,6 @@ __device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, S
     }
   }
   __syncwarp();
-}
-
-/// This warp is done with a pass.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_leave_pass(SharedMemory<C, V>& m, const RingPlace<kPasses>& at) {
-  __syncwarp();
-  if ((int(threadIdx.x) & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
 }
 
 /// All passes of a CTA, one after the other as there is room for them, and the end.

@@ -128,7 +128,7 @@ struct TileLoader {
         before = box;
       }
       if (pass.walk.has(pass.walk.start)) fetch_values();
-      warp_leave_pass<C, V>(m, at);
+      m.passes.warp_leave(at);
     }
   }
 };
@@ -149,7 +149,7 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
       m.passes.wait_full(at);
       if (m.pass[at.at].end) return;
       warp_load_queries<C, V>(args, m, m.pass[at.at], to);
-      warp_leave_pass<C, V>(m, at);
+      m.passes.warp_leave(at);
     }
   }
 }

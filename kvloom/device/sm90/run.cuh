@@ -25,7 +25,7 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
     if (pass.last && pass.item.partial_row >= 0) {
       block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(team.args, view_plan(team.args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete);
     }
-    warp_leave_pass<C, V>(m, at);
+    m.passes.warp_leave(at);
     at = next;
     if constexpr (!C.q_in_registers) team.take_queries(at);
   }

@@ -66,7 +66,7 @@ struct TeamRows {
       only_ends = !kHooked && cut && !pass->masked && token >= hull.all_begin;
     }
     if constexpr (kEdge && kForm == block::Form::squashed) {
-      // Whether scores are small must not hang on those of keys that no row keeps: their rows were not fetched.
+      // As warp_apply_variant does for stale scores, but here: taken there, soft-capped kernels spill more.
       if (cut) return block::apply_to_rows<V, true, block::Logits::squashed>(s, args.params.variant, scaling.by, rows(), 0, keys_of<kEdge>(token));
     }
     const block::ScoreFactors by{scaling.by.hooks, kEdge ? scaling.by.others : 1.0f};  // plain tiles have no others (reach_of)

@@ -4,6 +4,7 @@
 
 #include "kvloom/base/math.h"
 #include "kvloom/device/ptx/math.cuh"
+#include "kvloom/device/tile/swizzle.cuh"
 
 namespace kvloom::sm90 {
 
@@ -30,10 +31,11 @@ struct Descriptor {
 /// Rows of K or V of kDim elements.
 template <int kDim>
 struct KvTile {
-  static constexpr int kBlock = block_elements(kDim), kBlocks = kDim / kBlock, kBlockBytes = kBlock * 2;
-  static constexpr int kBlockStride = 8 * kBlockBytes, kGroupBytes = kBlocks * kBlockStride;  // of 8 rows
+  using Rows = tile::BoxRows<kDim * 2>;
+  static constexpr int kBlockBytes = Rows::kBlockBytes, kBlock = kBlockBytes / 2, kBlocks = kDim / kBlock;
+  static constexpr int kBlockStride = Rows::kBlockStride, kGroupBytes = Rows::kGroupBytes;  // of 8 rows
 
-  KVLOOM_HD static constexpr int bytes(int rows) { return rows / 8 * kGroupBytes; }
+  KVLOOM_HD static constexpr int bytes(int rows) { return Rows::bytes(rows); }
   KVLOOM_HD static constexpr uint32_t row(int r) { return uint32_t(r / 8 * kGroupBytes + r % 8 * kBlockBytes); }  // of its first block
 
   /// B of S = Q K^T: rows are columns of B. Step d, bytes: 16 dims.

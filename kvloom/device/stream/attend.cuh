@@ -37,12 +37,10 @@ struct Warp {
 
   __device__ __forceinline__ const block::Scaling& scaling() const { return pass->scaling[head]; }
   __device__ __forceinline__ void leave_queries() {
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.query.left[0]));
+    m.query.warp_leave(query_at);
   }
   __device__ __forceinline__ void leave_piece() {
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at]));
+    m.piece.warp_leave(at);
     at.at += C.head_warps(), next += C.head_warps();
     if (at.at >= C.pieces) at.at -= C.pieces, at.parity ^= 1;
   }
@@ -76,15 +74,6 @@ struct Warp {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void apply_variant(sm80::Scores<S>& x, const sm80::TileView<S>& tile) const {
-    const VariantParams& p = args.params.variant;
-    if constexpr (kForm == block::Form::squashed) {
-      // Whether scores are small must not hang on those of keys that no row keeps: they are whatever is there.
-      if (tile.cut) return block::apply_to_rows<V, true, block::Logits::squashed>(x.s, p, scaling().by, tile.rows, 0, tile.keys);
-    }
-    block::warp_apply_variant<V, kForm>(x.s, p, scaling().by, tile.rows, 0, tile.keys, tile.cut);
-  }
-
   /// The piece at `token`, which is there.
   __device__ __forceinline__ void step(int32_t token) {
     const bool masked = pass->masked;
@@ -111,7 +100,7 @@ struct Warp {
     tile.cut = masked ? mask.full == 0 : token < pass->hull.all_begin || token + C.kPieceKeys > pass->hull.all_end;
     sm80::Scores<S> x;
     sm80::score<S, V>(x, args, tile, q, scaling());
-    apply_variant(x, tile);
+    block::warp_apply_variant<V, kForm, true>(x.s, args.params.variant, scaling().by, tile.rows, 0, tile.keys, tile.cut);
     if constexpr (!block::has_weight<V>()) {
       const auto tops = state.softmax.tops(x.s);
       if (state.softmax.warp_must_raise(tops, scaling().slack)) state.softmax.raise(tops, scaling().scale, scaling().slack).apply(state.o);

@@ -114,7 +114,7 @@ struct RowLoader {
         }
       }
       turn = (turn + pass.num_pieces) % kRowWarps;
-      warp_leave_pass<C, V>(m, at);
+      m.passes.warp_leave(at);
     }
   }
 };

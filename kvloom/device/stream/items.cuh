@@ -10,13 +10,8 @@ namespace kvloom::stream {
 /// Fills `pass` for KV heads of item `i` from its head `first` on; ends with __syncwarp.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int32_t i, int first, Pass<C>& pass) {
-  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
   const int lane = int(threadIdx.x) & 31;
-  const WorkItem& from = plan.items[i];
-  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&pass.item)[lane] = reinterpret_cast<const uint32_t*>(&from)[lane];
-  if (lane < kGroupWords)
-    reinterpret_cast<uint32_t*>(&pass.group)[lane] = reinterpret_cast<const uint32_t*>(&plan.groups[from.group])[lane];
-  __syncwarp();
+  block::warp_fetch_item(plan, i, pass.item, pass.group);
   const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
   const int kv_head = pass.item.kv_head + first, heads = min_of(C.heads, int(pass.item.kv_head_count) - first), count = pass.item.row_count;
   block::KeptHull hull = block::empty_hull(keys);
@@ -50,13 +45,6 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
     pass.scaling[lane] = block::Scaling::of<V, block::form_of<V>(false)>(args.params.variant, kv_head + lane, kScoreFactor);
   }
   __syncwarp();
-}
-
-/// This warp is done with a pass.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_leave_pass(SharedMemory<C, V>& m, const RingPlace<kPasses>& at) {
-  __syncwarp();
-  if ((int(threadIdx.x) & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&m.passes.left[at.at]));
 }
 
 /// All passes of a CTA, one after the other as there is room for them, and the end.

@@ -139,7 +139,7 @@ struct BoxLoader {
           for (int i = 0; i < count; ++i, to.next()) warp_fetch(pass, box, i * boxes, end, to);
         }
       }
-      warp_leave_pass<C, V>(m, at);
+      m.passes.warp_leave(at);
     }
   }
 };

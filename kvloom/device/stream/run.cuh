@@ -23,7 +23,7 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
       block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, 1, &m.complete,
                                                                                           &pass.unit);
     }
-    warp_leave_pass<C, V>(m, at);
+    m.passes.warp_leave(at);
   }
 }
 
@@ -58,7 +58,7 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
     m.passes.wait_full(at);
     if (m.pass[at.at].end) return;
     warp_load_queries<C, V>(args.attend, m, m.pass[at.at], to);
-    warp_leave_pass<C, V>(m, at);
+    m.passes.warp_leave(at);
   }
 }
 
