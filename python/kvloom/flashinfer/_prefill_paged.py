@@ -233,9 +233,6 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
         """
         refuse_nvfp4(kv_cache_sf)
         k, v = split_cache(paged_kv_cache, self._kv_layout)
-        params = None
-        if self._custom is not None:
-            args, sinks, params = self._custom.take(self, args, sinks)
         return self._attend(
             q,
             k,
@@ -251,7 +248,6 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
             sinks=sinks,
             window_left=window_left,
             pages=self._paged_kv_indices_buf,
-            params=params,
         )
 
     run_return_lse = functools.partialmethod(run, return_lse=True)

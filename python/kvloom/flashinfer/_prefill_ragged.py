@@ -135,9 +135,6 @@ class BatchPrefillWithRaggedKVCacheWrapper(Prefill):
         """One layer. q [query tokens, num_qo_heads, head_dim_qk]; k, v [key tokens, num_kv_heads, head_dim] (HND: heads first). The rest as
         BatchPrefillWithPagedKVCacheWrapper.run; o_scale divides the output."""
         refuse_nvfp4(kv_cache_sf)
-        params = None
-        if self._custom is not None:
-            args, sinks, params = self._custom.take(self, args, sinks)
         result = self._attend(
             q,
             k,
@@ -151,7 +148,6 @@ class BatchPrefillWithRaggedKVCacheWrapper(Prefill):
             lse=lse,
             return_lse=return_lse,
             sinks=sinks,
-            params=params,
         )
         if o_scale is not None and o_scale != 1.0:
             scaled(result[0] if return_lse else result, 1.0 / o_scale)

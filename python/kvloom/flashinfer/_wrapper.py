@@ -94,6 +94,8 @@ def undone_on_error(plan):
 class Wrapper:
     """Attributes with one underscore are FlashInfer's: engines read them, and set some between plan and run, which run then follows."""
 
+    _custom = None  # a variant of the caller's, with arguments of its own (_jit.py)
+
     def __init_subclass__(cls):
         name_errors_of(cls, ("__init__", "plan", "begin_forward", "workspace_size", "run", "forward", "forward_return_lse"))
 
@@ -236,7 +238,6 @@ class Wrapper:
         window_left=None,
         pages=None,
         own_pages=False,
-        params=None,
         kv_dtype=None,
         base_e=False,
     ):
@@ -244,6 +245,9 @@ class Wrapper:
         kv_dtype: nor is the dtype of k and v."""
         if self._heads is None:
             raise RuntimeError("run: expected a plan() before it, got none")
+        params = None
+        if self._custom is not None:
+            args, sinks, params = self._custom.take(self, args, sinks)
         heads = self._heads
         q_dtype, other_kv, kv_dtype = heads[4], kv_dtype, kv_dtype or heads[5]
         same_dtype(q, "q", q_dtype, "plan's q_data_type")

@@ -248,9 +248,6 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 f"`q`: expected {len(self._kv_lens) * self._q_len_per_req} rows, {len(self._kv_lens)} requests of q_len_per_req = {self._q_len_per_req}, as "
                 f"planned, got {q.shape[0]}"
             )
-        params = None
-        if self._custom is not None:
-            args, sinks, params = self._custom.take(self, args, sinks)
         return self._attend(
             q,
             k,
@@ -266,7 +263,6 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             sinks=sinks,
             window_left=window_left,
             pages=self._paged_kv_indices_buf,
-            params=params,
         )
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
