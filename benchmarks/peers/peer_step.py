@@ -40,14 +40,18 @@ class Step:
         return k, k[..., : self.row["head_dim_vo"]] if self.row["v_in_k"] else self.normal(*self.v_shape, kind=self.kv_type)
 
     def page_lists(self):
-        """Ids of every request's pages; the shared prefix is the same for all."""
-        shared = self.row["shared_prefix"] // self.page
+        """Ids of every request's pages; what requests share lies in the same ones."""
         counts = [-(-kv // self.page) for kv in self.kv_len]
-        self.num_pages = sum(counts) - shared * (len(counts) - 1)
+        shared_with = self.row.get("shared_with") or [-1] + [0] * (len(counts) - 1)
+        tokens = self.row.get("shared_tokens") or [self.row["shared_prefix"]] * len(counts)
+        shared = [0 if other < 0 else t // self.page for other, t in zip(shared_with, tokens)]
+        self.num_pages = sum(counts) - sum(shared)
         pool = list(range(self.num_pages))
         random.Random(3).shuffle(pool)
-        first, rest = pool[:shared], iter(pool[shared:])
-        return [first + [next(rest) for _ in range(count - shared)] for count in counts]
+        rest, lists = iter(pool), []
+        for count, other, common in zip(counts, shared_with, shared):
+            lists.append((lists[other][:common] if common else []) + [next(rest) for _ in range(count - common)])
+        return lists
 
     def slots(self, request):
         """Rows of K and V of a request's tokens, in order."""

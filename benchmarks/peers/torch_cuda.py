@@ -13,6 +13,7 @@ do says why. `--device cpu --shrink 128` runs all of this but the GPU's kernels,
 import argparse
 import datetime
 import json
+import math
 import platform
 import statistics
 import subprocess
@@ -24,6 +25,7 @@ from peer_step import Step
 
 WRONG = 1e-2  # relative error of the worst sampled row: outputs and weights in bf16 give 4e-3
 SHORT_US = 400.0  # below this several runs are timed as one graph
+GRAPH_US = 2000.0  # ... of at least this length
 
 
 def rows_of(options):
@@ -42,7 +44,10 @@ def shrunk(row, by):
     small = dict(row)
     page = max(row["page_size"], 1)
     small["shared_prefix"] = row["shared_prefix"] // by // page * page
-    small["kv_len"] = [max(small["shared_prefix"] + 1, kv // by, 2) for kv in row["kv_len"]]
+    if "shared_with" in row:
+        small["shared_tokens"] = [tokens // by // page * page for tokens in row["shared_tokens"]]
+    shared = small.get("shared_tokens", [small["shared_prefix"]] * len(row["kv_len"]))
+    small["kv_len"] = [max(s + 1, kv // by, 2) for s, kv in zip(shared, row["kv_len"])]
     small["q_len"] = [small["kv_len"][i] if q == row["kv_len"][i] else min(max(1, q // by), small["kv_len"][i]) for i, q in enumerate(row["q_len"])]
     return small
 
@@ -101,7 +106,7 @@ def measured(clock, work, row, options):
         work.run(i)
     clock.wait()
     once = min(clock.each(lambda: work.run(0), 3)[0])
-    runs = 2 * work.copies if once < SHORT_US else 1
+    runs = work.copies * max(2, math.ceil(GRAPH_US / (max(once, 1.0) * work.copies))) if once < SHORT_US else 1
 
     def launch():
         for i in range(runs):

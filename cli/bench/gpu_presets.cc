@@ -133,6 +133,59 @@ GpuShape mla(int32_t heads, const Requests& r, int32_t more) {
   return s;
 }
 
+/// `row` run in another way, with a word for it in its name, beside the row as the engine runs it.
+template <class Change>
+GpuShape otherwise(GpuShape row, const char* word, Change change) {
+  row.beside = row.name;
+  row.name += fmt::format("-{}", word);
+  change(row);
+  return row;
+}
+void flat(GpuShape& s) { s.levels = LevelMode::off; }
+void one_by_one(GpuShape& s) { s.early_launch = false; }
+void fixed_split(GpuShape& s) { s.policy = Policy::fixed_split; }
+void rope_apart(GpuShape& s) { s.rope_apart = true; }
+
+/// Requests that share pages as the leaves of a tree: level d has families[d] families, to one of which request i belongs by i % families[d], and
+/// whose parts[d] tokens all of its requests have; behind them `own` tokens.
+struct Tree {
+  int32_t count;
+  std::vector<int32_t> parts, families;  // every number of families divides the next one
+  int32_t own;
+
+  std::string name() const {
+    std::string s;
+    for (size_t d = 0; d < parts.size(); ++d) s += fmt::format("{}{}of{}", d > 0 ? "+" : "", parts[d], families[d]);
+    return s;
+  }
+};
+GpuShape tree(const AttentionSpec& spec, const Tree& t, int32_t more) {
+  int32_t kv = t.own + more;
+  for (const int32_t part : t.parts) kv += part;
+  GpuShape s = decode(spec, {t.count, kv - more}, more);
+  s.name = fmt::format("decode-tree{}-{}x{}{}", t.name(), t.count, kv, tail_of(spec));
+  s.shared_with.assign(size_t(t.count), -1);
+  s.shared_tokens.assign(size_t(t.count), 0);
+  for (int32_t i = 1; i < t.count; ++i) {
+    int32_t tokens = 0;
+    for (size_t d = 0; d < t.parts.size(); ++d) {
+      const int32_t first = i % t.families[d];  // the family's first request: families lie interleaved
+      if (first == i) break;
+      s.shared_with[size_t(i)] = first;
+      s.shared_tokens[size_t(i)] = tokens += t.parts[d];
+    }
+  }
+  return s;
+}
+
+/// StreamingLLM: the cache of a request is a page of sinks and a rolling window of whole pages, its keys as they were before RoPE, which turns them
+/// by their place in the cache.
+GpuShape streaming(const AttentionSpec& spec, int32_t count, int32_t window, int32_t more) {
+  GpuShape s = decode(spec, {count, spec.page_size + window}, more);
+  s.name = fmt::format("decode-streaming-{}x{}+{}{}", count, spec.page_size, window + more, tail_of(spec));
+  return s;
+}
+
 /// Planning of a decode step on the device.
 GpuShape plan(const AttentionSpec& spec, const Requests& r, int32_t more) {
   GpuShape s = decode(spec, r, more);
@@ -224,6 +277,58 @@ std::vector<GpuShape> decodes(int32_t more) {
   list.push_back(verify(plain, 4, {128, 8192}, more));
   list.push_back(mixed(plain, more));
   list.push_back(shared_prefix(plain, more));
+  list.push_back(otherwise(list.back(), "flat", flat));
+  for (const Requests& r : {Requests{128, 1024}, Requests{16, 1024}, Requests{1, 32768}}) {
+    list.push_back(otherwise(decode(plain, r, more), "plain", one_by_one));
+  }
+  return list;
+}
+
+/// Every row with shared prefixes found, and flat.
+std::vector<GpuShape> levels(int32_t more) {
+  const AttentionSpec spec = spec_of(16, kCausal);
+  std::vector<GpuShape> list;
+  const auto both = [&](GpuShape s) {
+    s.max_levels = 4;
+    list.push_back(otherwise(s, "flat", flat));
+    s.beside = list.back().name;
+    list.back().beside.clear();
+    s.name += "-levels";
+    list.push_back(std::move(s));
+  };
+  both(decode(spec, {64, 2048}, more));
+  both(decode(spec, {64, 4096, Spread::zipf}, more));
+  both(mixed(spec, more));
+  both(shared_prefix(spec, more));
+  both(tree(spec, {64, {64}, {1}, 2048}, more));
+  both(tree(spec, {64, {512}, {1}, 4096}, more));
+  both(tree(spec, {2, {1024}, {1}, 1024}, more));
+  both(tree(spec, {8, {8192}, {1}, 256}, more));
+  both(tree(spec, {64, {2048, 1024, 512}, {1, 4, 16}, 512}, more));
+  both(tree(spec, {64, {4096}, {8}, 1024}, more));
+  return list;
+}
+
+/// Keys turned as they are read, and turned in the cache by a launch before.
+std::vector<GpuShape> streamings(int32_t more) {
+  const AttentionSpec spec = with(spec_of(16, kCausal), rope);
+  std::vector<GpuShape> list;
+  for (const int32_t count : {64, 16}) {
+    for (const int32_t window : {1024, 2048, 4096}) {
+      list.push_back(streaming(spec, count, window, more));
+      list.push_back(otherwise(list.back(), "apart", rope_apart));
+    }
+  }
+  return list;
+}
+
+std::vector<GpuShape> invariant(int32_t more) {
+  const AttentionSpec plain = spec_of(16, kCausal);
+  std::vector<GpuShape> list;
+  for (const Requests& r : {Requests{128, 8192}, Requests{64, 4096, Spread::zipf}, Requests{128, 1024}, Requests{16, 1024}, Requests{1, 32768}}) {
+    list.push_back(decode(plain, r, more));
+    list.push_back(otherwise(list.back(), "fixed", fixed_split));
+  }
   return list;
 }
 
@@ -247,6 +352,9 @@ const std::vector<GpuPreset>& gpu_presets() {
       {"hopper", "compute-bound work: long and short causal prefill, full, head dims, page sizes, variants, long context on few heads",
        hopper},
       {"decode", "memory-bound work: few and many requests, equal and Zipf lengths, page 1, MHA, fp8, speculation, steps of both kinds, a shared prefix", decodes},
+      {"levels", "shared prefixes, flat and as levels: none, short and long ones, trees", levels},
+      {"streaming", "StreamingLLM: sinks and rolling windows, RoPE by place in the cache fused, and as a launch of its own", streamings},
+      {"invariant", "batch-invariant decode (fixed_split) beside the balanced one", invariant},
       {"plan", "planning alone, on the device: decode steps of 128 and 1024 requests, equal, uniform and Zipf lengths", plans},
   };
   return list;

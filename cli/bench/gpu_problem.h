@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/bench/gpu_normals.h"
-#include "cli/bench/gpu_shapes.h"
+#include "cli/bench/shape_tables.h"
 #include "kvloom/api/engine.h"
 
 #include <deque>
@@ -17,14 +17,15 @@ class GpuProblem {
   GpuProblem(const GpuProblem&) = delete;
   GpuProblem& operator=(const GpuProblem&) = delete;
 
-  const Batch& batch() const { return batch_; }
-  const Capacity& capacity() const { return capacity_; }
+  const Batch& batch() const { return tables_.batch(); }
+  const Capacity& capacity() const { return tables_.capacity(); }
   int copies() const { return int(copies_.size()); }
   /// Of run `i`: K and V are those of copy i modulo copies().
   RunTensors tensors(int i) const;
+  /// Of a shape with `rope_apart`: puts a launch into `stream` that turns all keys of copy i by their place in their lists.
+  void rotate_keys(int i, const RopeSpec& rope, GpuStream& stream) const;
 
  private:
-  void make_tables(const GpuShape& shape);
   void make_caches(const GpuShape& shape, GpuNormals& normals);
   void make_tensors(const GpuShape& shape, GpuNormals& normals);
   char* keep(GpuBuffer buffer);
@@ -32,13 +33,10 @@ class GpuProblem {
   T* put(const std::vector<T>& x);
 
   int32_t device_;
-  int64_t num_pages_ = 0;  // ragged: tokens
-  std::vector<int32_t> qo_indptr_{0}, list_indptr_{0}, pages_;
-  std::vector<int64_t> mask_indptr_{0};
-  Batch batch_;
-  Capacity capacity_;
+  ShapeTables tables_;
   RunTensors tensors_;
   std::vector<std::pair<void*, void*>> copies_;  // K and V
+  const int32_t* positions_ = nullptr;           // [slots], on the device
   std::deque<GpuBuffer> buffers_;
 };
 

@@ -1,15 +1,20 @@
 #include "cli/bench/gpu_rows.h"
 
+#include "cli/bench/gpu_constants.h"
 #include "cli/bench/gpu_plan_rows.h"
 #include "cli/bench/gpu_problem.h"
 #include "cli/bench/timing.h"
 #include "kvloom/api/engine.h"
+
+#include <algorithm>
+#include <cmath>
 
 namespace kvloom::cli {
 namespace {
 
 constexpr int kHostRuns = 40;
 constexpr double kShortUs = 400.0;  // below this several runs make a graph: between two events alone stands the host's launch, too
+constexpr double kGraphUs = 2000.0; // that long at least, so that what stands between two graphs is no part of a run
 
 /// Medians of what the host does: a plan, and run() calls. Also the warm-up of everything.
 void measure_host(Engine& engine, Plan& plan, const GpuProblem& p, GpuTimer& timer, GpuBenchRow& row) {
@@ -33,12 +38,19 @@ void measure_host(Engine& engine, Plan& plan, const GpuProblem& p, GpuTimer& tim
 
 }  // namespace
 
+int graph_runs(double us, int copies) {
+  if (us >= kShortUs) return 1;
+  return copies * std::max(2, int(std::ceil(kGraphUs / (std::max(us, 1.0) * copies))));
+}
+
 GpuBench::GpuBench(const GpuBenchOptions& options)
     : options_(options),
       gpu_(gpus()[size_t(options.device)]),
       timer_(options.device, options.protocol),
       normals_(options.device),
       ceilings_(measure_gpu_ceilings(options.device, timer_, normals_, options.ceilings)) {}
+
+nlohmann::ordered_json GpuBench::constants() { return measure_gpu_constants(options_.device, options_.kernel, timer_, normals_); }
 
 GpuFigure GpuBench::figure(const GpuShape& s, const GpuTimes& times, double ceiling) const {
   GpuFigure f;
@@ -57,7 +69,11 @@ GpuBenchRow GpuBench::measure(const GpuShape& s) {
     measure(s, row);
   } catch (const Error& e) {
     row.why = e.what();
+    return row;
   }
+  times_[s.name] = row.burst.times.us;
+  const auto other = times_.find(s.beside);
+  if (other != times_.end()) row.beside = s.beside, row.times = row.burst.times.us / other->second;
   return row;
 }
 
@@ -67,8 +83,13 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   EngineOptions options;
   options.backend = Backend::cuda;
   options.device = options_.device;
+  options.policy = s.policy;
+  options.levels = s.levels;
+  options.early_launch = s.early_launch;
   if (!options_.kernel.empty()) options.kernel = options_.kernel.c_str();
-  Engine engine(s.spec, p.capacity(), options);
+  AttentionSpec spec = s.spec;
+  if (s.rope_apart) spec.variant.rope = {};
+  Engine engine(spec, p.capacity(), options);
   Plan plan = engine.plan(p.batch());
   row.key = engine.kernel_key();
   row.policy = name_of(plan.view().header->policy);
@@ -77,12 +98,20 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   row.more = s.more;
   measure_host(engine, plan, p, timer_, row);
   GpuStream& stream = timer_.stream();
-  const auto run = [&](int i) { engine.run(plan, p.tensors(i), stream.handle()); };
-  row.runs = timer_.once_us({[&] { run(0); }}) < kShortUs ? 2 * p.copies() : 1;
-  stream.begin_capture();
-  for (int i = 0; i < row.runs; ++i) run(i);
-  stream.end_capture();
-  const GpuWork work{[&] { stream.launch(); }, row.runs};
+  const auto run = [&](int i) {
+    if (s.rope_apart) p.rotate_keys(i, s.spec.variant.rope, stream);
+    engine.run(plan, p.tensors(i), stream.handle());
+  };
+  timer_.once_us({[&] { run(0); }});  // loads what was not loaded yet
+  row.runs = graph_runs(timer_.once_us({[&] { run(0); }}), p.copies());
+  const auto captured = [&](const std::function<void(int)>& launch) {
+    stream.begin_capture();
+    for (int i = 0; i < row.runs; ++i) launch(i);
+    stream.end_capture();
+    return GpuWork{[&] { stream.launch(); }, row.runs};
+  };
+  if (s.rope_apart) row.rope_us = timer_.burst(captured([&](int i) { p.rotate_keys(i, s.spec.variant.rope, stream); }), false).us;
+  const GpuWork work = captured(run);
   if (s.memory_bound) {
     row.share_of = "read";
     row.burst = figure(s, timer_.burst(work, false), ceilings_.read_tbps);
@@ -115,6 +144,9 @@ nlohmann::ordered_json to_json(const GpuBenchRow& r) {
   add_figure(j, "median_us", r.burst, r.memory_bound);
   j["share_of"] = r.share_of;
   if (r.sustained) add_figure(j["sustained"], "mean_us", *r.sustained, false);
+  if (r.alone_us > 0) j["alone_us"] = r.alone_us;
+  if (r.rope_us > 0) j["rope_us"] = r.rope_us;
+  if (r.times > 0) j["beside"] = {{"shape", r.beside}, {"times", r.times}};
   j["plan_us"] = r.plan_us;
   j["run_host_us"] = r.run_host_us;
   j["runs"] = r.runs;

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ struct GpuBenchRow {
   double run_host_us = 0;              // host, of a run() call, median
   int runs = 1;                        // in a graph whose time was taken: a row is the share of one
   int64_t plan_bytes = 0;              // that go to the device
+  double alone_us = 0;                 // plan_alone: of a plan by itself, between two events
+  double rope_us = 0;                  // rope_apart: of the rotation alone
+  std::string beside;                  // the shape's
+  double times = 0;                    // this row's time over that of `beside`; 0: there is none, or it was not measured
 };
 
 struct GpuBenchOptions {
@@ -50,6 +55,8 @@ class GpuBench {
  public:
   explicit GpuBench(const GpuBenchOptions& options);
   const GpuCeilings& ceilings() const { return ceilings_; }
+  /// gpu_constants.h
+  nlohmann::ordered_json constants();
   /// An Error of this row alone (no kernel, no memory) is the row's `why`: the others stand.
   GpuBenchRow measure(const GpuShape& shape);
 
@@ -62,8 +69,12 @@ class GpuBench {
   GpuTimer timer_;
   GpuNormals normals_;
   GpuCeilings ceilings_;
+  std::map<std::string, double> times_;  // of the rows so far, by name
 };
 
 nlohmann::ordered_json to_json(const GpuBenchRow& row);
+
+/// Runs that make a graph, of work that takes `us` on one of `copies`: 1 where it is long; else all copies twice, and as often again as it takes.
+int graph_runs(double us, int copies);
 
 }  // namespace kvloom::cli

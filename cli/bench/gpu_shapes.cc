@@ -18,6 +18,11 @@ const GpuPreset* find_preset(const std::string& name) {
 
 }  // namespace
 
+SharedPart shared_part(const GpuShape& s, size_t i) {
+  if (!s.shared_with.empty()) return {s.shared_with[i], s.shared_with[i] < 0 ? 0 : s.shared_tokens[i]};
+  return i > 0 && s.shared_prefix > 0 ? SharedPart{0, s.shared_prefix} : SharedPart();
+}
+
 double flop_of(const GpuShape& s) {
   const KeyRange& r = s.spec.variant.range;
   double pairs = 0.0;
@@ -36,10 +41,9 @@ double bytes_of(const GpuShape& s) {
   const int32_t left = spec.variant.range.left;
   double kv_tokens = 0.0, tokens = 0.0;
   for (size_t i = 0; i < s.q_len.size(); ++i) {
-    kv_tokens += double(left >= 0 ? std::min<int64_t>(s.kv_len[i], int64_t(left) + s.q_len[i]) : s.kv_len[i]);
+    kv_tokens += double(left >= 0 ? std::min<int64_t>(s.kv_len[i], int64_t(left) + s.q_len[i]) : s.kv_len[i]) - shared_part(s, i).tokens;
     tokens += s.q_len[i];
   }
-  kv_tokens -= double(s.shared_prefix) * double(s.q_len.size() - 1);
   const double kv_dims = double(spec.head_dim_qk) + (s.v_in_k ? 0 : spec.head_dim_vo);
   return kv_tokens * spec.num_kv_heads * kv_dims * size_of(spec.kv_dtype) +
          tokens * spec.num_qo_heads * (double(spec.head_dim_qk) * size_of(spec.q_dtype) + double(spec.head_dim_vo) * size_of(spec.o_dtype));
@@ -54,7 +58,7 @@ std::vector<float> alibi_slopes(int32_t heads) {
 nlohmann::ordered_json to_json(const GpuShape& s) {
   const AttentionSpec& spec = s.spec;
   const VariantSpec& v = spec.variant;
-  return {{"shape", s.name},
+  nlohmann::ordered_json j{{"shape", s.name},
           {"more_tokens", s.more},
           {"q_len", s.q_len},
           {"kv_len", s.kv_len},
@@ -77,6 +81,9 @@ nlohmann::ordered_json to_json(const GpuShape& s) {
           {"bound", s.memory_bound ? "memory" : "compute"},
           {"flop", flop_of(s)},
           {"bytes", bytes_of(s)}};
+  if (!s.shared_with.empty()) j["shared_with"] = s.shared_with, j["shared_tokens"] = s.shared_tokens;
+  if (!s.beside.empty()) j["beside"] = s.beside;
+  return j;
 }
 
 std::vector<std::string> gpu_preset_names() {

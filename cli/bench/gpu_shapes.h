@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/spec.h"
+#include "kvloom/plan/scheduler_config.h"
 
 #include <nlohmann/json.hpp>
 
@@ -16,10 +17,26 @@ struct GpuShape {
   std::vector<int32_t> q_len, kv_len;  // [requests]
   bool memory_bound = false;           // the roof that counts
   int32_t shared_prefix = 0;           // first tokens of every request, in the same pages: a multiple of the page size
+  std::vector<int32_t> shared_with, shared_tokens;  // [requests], or neither: the first shared_tokens[i] tokens of i lie in the pages of the
+                                                    // earlier request shared_with[i] (-1: none); in the place of shared_prefix
   bool v_in_k = false;                 // MLA: V is the first head_dim_vo values of K
   bool plan_alone = false;             // timed is the planning of the step on the device, and nothing else
   int32_t more = 0;                    // tokens that every length is longer than in the table
+
+  // How it is run, where that is not the engine's own choice.
+  Policy policy = Policy::automatic;
+  LevelMode levels = LevelMode::automatic;
+  int32_t max_levels = 0;  // shared levels that a query token may be part of; 0: one where requests share pages
+  bool early_launch = true;
+  bool rope_apart = false;  // of a spec with RoPE: keys are rotated by a launch of its own, attention has none
+  std::string beside;       // the row before it that its time is compared with
 };
+
+/// The earlier request whose pages request `i` begins with (-1: none), and how many tokens lie in them.
+struct SharedPart {
+  int32_t with = -1, tokens = 0;
+};
+SharedPart shared_part(const GpuShape& shape, size_t i);
 
 /// 2 (head_dim_qk + head_dim_vo) x (row, key) pairs kept by order and window; a custom mask counts as full: what is computed is tiles.
 double flop_of(const GpuShape& shape);

@@ -2,7 +2,9 @@
 #include "cli/bench/cpu_rows.h"
 #include "cli/bench/gpu_rows.h"
 #include "cli/bench/peers.h"
+#include "cli/bench/steps_run.h"
 #include "cli/command.h"
+#include "cli/replay/models.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
 #include "kvloom/api/kernels.h"
@@ -23,7 +25,8 @@ struct Options {
   std::vector<std::string> presets;
   int32_t device = 0;
   int repeat = 0;
-  bool even_lengths = false, list = false;
+  bool even_lengths = false, list = false, constants = false;
+  StepsOptions steps;
 };
 
 void print_ceilings(const GpuInfo& gpu, const GpuCeilings& c) {
@@ -49,6 +52,7 @@ void print_row(const GpuBenchRow& r) {
              r.sustained ? fmt::format("{:.1f}", s.tflops) : "-", percent(s.share), percent(s.tensor_share),
              s.times.clock_mhz > 0 ? fmt::format("{:.0f}", s.times.clock_mhz) : "-", r.plan_us, r.run_host_us, r.policy, b.times.p10_us,
              b.times.p90_us);
+  if (r.times > 0) fmt::print("  {:.3f} x {}\n", r.times, r.beside);
   std::fflush(stdout);
 }
 
@@ -80,6 +84,11 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
                              {"protocol", to_json(o.protocol)},
                              {"ceilings", to_json(bench.ceilings())}};
   if (peers) out["peers"] = peers->facts();
+  if (options.constants) {
+    out["constants"] = bench.constants();
+    if (table) fmt::print("constants: {}\n", out["constants"].dump(2));
+    if (!options.json.empty() && table) write_json(options.json, out);
+  }
   out["rows"] = nlohmann::ordered_json::array();
   bool whole = true;
   for (const GpuShape& s : shapes) {
@@ -159,9 +168,18 @@ int run(Options options) {
   const bool gpu = options.backend == "cuda";
   for (const auto& [given, name] :
        {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {!options.peers.empty(), "--peers"},
-        {!options.kernel.empty(), "--kernel"}}) {
+        {!options.kernel.empty(), "--kernel"}, {options.constants, "--constants"}, {!options.steps.file.empty(), "--steps"}}) {
     if (given && !gpu) throw CLI::ValidationError(name, "got it with --backend cpu, wanted --backend cuda");
   }
+  if (!options.steps.file.empty()) {
+    StepsOptions& s = options.steps;
+    for (const auto& [given, name] : {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {options.constants, "--constants"}}) {
+      if (given) throw CLI::ValidationError(name, "got it with --steps, wanted one of them");
+    }
+    s.json = options.json, s.peers = options.peers, s.kernel = options.kernel, s.filter = options.filter, s.device = options.device, s.list = options.list;
+    return run_steps(s);
+  }
+  if (options.constants && options.presets.empty() && !options.list) return run_gpu(options, {});
   if (options.presets.empty()) options.presets = {"serving"};
   if (options.list) return (gpu ? list_gpu_rows : list_cpu_rows)(options), 0;
   if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter));
@@ -173,7 +191,7 @@ void add(CLI::App& command, int& exit_code) {
   auto o = std::make_shared<Options>();
   command.add_option("--backend", o->backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   command.add_option("--device", o->device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
-  command.add_option("--preset", o->presets, "cuda: which tables of rows, with commas between them: serving (default), paper, hopper, decode, plan")
+  command.add_option("--preset", o->presets, "cuda: which tables of rows, with commas between them: serving (default), paper, hopper, decode, levels, streaming, invariant, plan")
       ->delimiter(',')
       ->check(one_of(gpu_preset_names()));
   command.add_flag("--even-lengths", o->even_lengths, "cuda: without the rows a token shorter and 37 tokens longer than each");
@@ -186,6 +204,16 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--kernel", o->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
   command.add_option("--peers", o->peers, "cuda: what other engines took, by benchmarks/peers/torch_cuda.py: joined into the rows")
       ->type_name("FILE");
+  command.add_flag("--constants", o->constants, "cuda: what the planner's cost model is made of; without rows unless --preset names some");
+  command.add_option("--steps", o->steps.file, "cuda: the steps in FILE, as replay --export or benchmarks/sample_steps.py writes them, in the place of presets")
+      ->type_name("FILE");
+  o->steps.schedules = {"auto"};
+  command.add_option("--schedules", o->steps.schedules, "--steps: policies, or flat (auto without shared levels); the others are compared with the first")
+      ->delimiter(',')
+      ->check(one_of(schedule_names()))
+      ->capture_default_str();
+  command.add_option("--model", o->steps.model, "--steps: whose layers")->check(one_of(replay::model_names()))->capture_default_str();
+  command.add_option("--arch", o->steps.arch, "--steps --list: planned for this architecture, GPU or not")->capture_default_str();
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -237,6 +237,7 @@ EngineOptions options_of(const kvloom_options* options) {
   out.kernel = o.kernel;
   out.check_pointers = o.check_pointers != 0;
   out.check_pages = o.check_pages != 0;
+  out.early_launch = o.early_launch != 0;
   return out;
 }
 

@@ -51,6 +51,7 @@ void kvloom_options_init(kvloom_options* options, size_t struct_size) {
   o.check_pages = d.check_pages;
   o.device = d.device;
   o.check_pointers = d.check_pointers;
+  o.early_launch = d.early_launch;
   fill(options, struct_size, o);
 }
 

@@ -42,7 +42,7 @@ void EngineState::take_workspace(const Workspace& workspace) {
   }
   scratch = runtime::scratch_at(data, layout);
   if (setup.device == nullptr) return;
-  runner = std::make_unique<runtime::CudaRunner>(*setup.device, setup.spec);
+  runner = std::make_unique<runtime::CudaRunner>(*setup.device, setup.spec, setup.early_launch);
   runner->set_scratch(scratch);
 }
 

@@ -78,6 +78,7 @@ struct EngineOptions {
       true;                 // cuda: ask the driver, once an address, whether run()'s tensors are where the GPU can read them, plan()'s not
   bool check_pages = true;  // plan() reads every page id a row can see, so that run() can refuse one that is out of range; false, and no
                             // search for shared prefixes (levels, Capacity::max_level_rows): ids may lie on the device
+  bool early_launch = true;  // cuda, Hopper and up: a run's kernel may take its place while the work in front of it in the stream ends
 };
 
 /// Memory for partial results, of the device that the engine runs on. Not given: the engine allocates its own.

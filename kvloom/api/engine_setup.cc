@@ -63,6 +63,7 @@ void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& optio
 
 Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const EngineOptions& options) {
   Setup s;
+  s.early_launch = options.early_launch;
   s.spec = checked_spec(spec);
   check_capacity(capacity, s.spec);
   check_options(options);

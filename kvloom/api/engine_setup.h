@@ -18,6 +18,7 @@ struct Setup {
   runtime::OwnSchedules own;                      // of steps of one class alone, where they have kernels of their own
   bool shares_kernels = true;                     // steps of the memory class alone run on attend_memory, planned like all others
   int32_t threads = 1;                            // CPU
+  bool early_launch = true;                       // GPU: of the options
   cpu::UserStage user;                            // CPU: of a user's variant
   const runtime::Device* device = nullptr;        // GPU; nullptr: none, or an architecture alone
   const runtime::AttendModule* module = nullptr;  // of `device`

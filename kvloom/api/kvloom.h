@@ -173,6 +173,7 @@ typedef struct kvloom_options {
   int32_t check_pointers; /* CUDA: ask the driver, once an address, where arrays are: the GPU reads run's, the host plan's */
   const char* cuda_arch;  /* CUDA: "sm_90a": plan and explain for it without a device, run is refused; NULL: the device's */
   const char* kernel;     /* "sm80": this family of kernels and no other; NULL: the fastest that runs the spec */
+  int32_t early_launch;   /* CUDA, Hopper and up: a run's kernel may take its place while the work in front of it in the stream ends */
 } kvloom_options;
 
 /* Set struct_size and the defaults; `struct_size` is sizeof the caller's struct. NULL is ignored. */

@@ -55,13 +55,13 @@ void CudaPlan::pack(int64_t& begin, int64_t& end) {
   begin = !mask_columns_.empty() ? 0 : plan_.header->num_units > 0 ? layout_.counters : layout_.plan;
 }
 
-CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec)
+CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec, bool early_launch)
     : device_(device),
       spec_(spec),
       page_size_(uint32_t(spec.page_size)),
       group_size_(uint32_t(spec.group_size())),
       order_(device),
-      early_launch_(device.target().capability >= kEarlyLaunchCapability) {}
+      early_launch_(early_launch && device.target().capability >= kEarlyLaunchCapability) {}
 
 bool CudaRunner::is_capturing(jit::CuStream stream) const {
   jit::CuCaptureStatus status = jit::kCuCaptureNone;

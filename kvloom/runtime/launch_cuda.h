@@ -52,7 +52,7 @@ class CudaPlan {
 /// Launches the plans of one engine. Its partials are one block of memory, so runs on several streams are put in order by events.
 class CudaRunner {
  public:
-  CudaRunner(const Device& device, const AttentionSpec& spec);
+  CudaRunner(const Device& device, const AttentionSpec& spec, bool early_launch);
 
   void set_scratch(const Scratch& scratch) { scratch_ = scratch; }
 

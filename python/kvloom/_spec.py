@@ -120,6 +120,7 @@ class Options:
     device         GPU's ordinal; -1: that of the current context, else 0
     cuda_arch      "sm_90a": plan and explain for it without a device
     kernel         "sm80": this family of kernels and no other
+    early_launch   Hopper and up: a run's kernel may take its place while the work in front of it in the stream ends
     """
 
     backend: typing.Literal["auto", "cpu", "cuda"] = "auto"
@@ -134,6 +135,7 @@ class Options:
     device: int = -1
     cuda_arch: str | None = None
     kernel: str | None = None
+    early_launch: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

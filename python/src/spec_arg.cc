@@ -107,6 +107,7 @@ OptionsArg::OptionsArg(nb::handle o) {
   options_.split_tokens = field<int32_t>(o, "split_tokens");
   options_.check_pages = field<bool>(o, "check_pages");
   options_.check_pointers = field<bool>(o, "check_pointers");
+  options_.early_launch = field<bool>(o, "early_launch");
   options_.device = field<int32_t>(o, "device");
   cpu_target_ = text_field(o, "cpu_target");
   cuda_arch_ = text_field(o, "cuda_arch");

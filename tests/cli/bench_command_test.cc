@@ -25,7 +25,7 @@ TEST(BenchCommand, APresetThatIsNotThereIsAWrongCommandLine) {
   for (const char* list : {"fastest", "hopper,fastest"}) {
     Tool wrong({"bench", "--backend", "cuda", "--preset", list});
     EXPECT_EQ(wrong.wait(), 2);
-    EXPECT_EQ(wrong.err().rfind("kvloom: bench: --preset: got 'fastest', wanted one of serving, paper, hopper, decode, plan;", 0), 0u) << wrong.err();
+    EXPECT_EQ(wrong.err().rfind("kvloom: bench: --preset: got 'fastest', wanted one of serving, paper, hopper, decode, levels, streaming, invariant, plan;", 0), 0u) << wrong.err();
   }
   Tool cpu({"bench", "--preset", "hopper"});
   EXPECT_EQ(cpu.wait(), 2);

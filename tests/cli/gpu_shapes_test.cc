@@ -22,7 +22,8 @@ GpuShape find(const std::string& name, bool odd_lengths = false) {
 
 bool same(const GpuShape& a, const GpuShape& b) {
   return a.spec == b.spec && a.q_len == b.q_len && a.kv_len == b.kv_len && a.memory_bound == b.memory_bound &&
-         a.shared_prefix == b.shared_prefix && a.v_in_k == b.v_in_k;
+         a.shared_prefix == b.shared_prefix && a.shared_with == b.shared_with && a.shared_tokens == b.shared_tokens && a.v_in_k == b.v_in_k &&
+         a.policy == b.policy && a.levels == b.levels && a.early_launch == b.early_launch && a.rope_apart == b.rope_apart;
 }
 
 TEST(GpuPresets, OneNameIsOneRow) {
@@ -106,6 +107,40 @@ TEST(GpuShape, Work) {
   EXPECT_EQ(bytes_of(find("decode-128x8192-page16-window1024")), 128.0 * 1024 * 8 * 256 * 2 + rows);
   EXPECT_EQ(bytes_of(find("decode-shared8192-64x8448-page16")), (8192 + 64 * 256) * 8 * 256 * 2.0 + rows / 2);
   EXPECT_EQ(bytes_of(find("decode-mla-128x8192-page64-128/1")), 128.0 * 8192 * 576 * 2 + 128 * 128 * (576 + 512) * 2.0);
+}
+
+// 64 requests in 16 families of 4, those in 4 families of 16, those in one: the earlier request that shares most, whose pages are there already.
+TEST(GpuShape, ATreeOfSharedPrefixes) {
+  const GpuShape s = find("decode-tree2048of1+1024of4+512of16-64x4096-page16");
+  EXPECT_EQ(s.kv_len, std::vector<int32_t>(64, 4096));
+  const auto part = [&](size_t i) { return std::pair(shared_part(s, i).with, shared_part(s, i).tokens); };
+  EXPECT_EQ(part(0), std::pair(-1, 0));
+  EXPECT_EQ(part(3), std::pair(0, 2048)) << "the first of its family of 16";
+  EXPECT_EQ(part(7), std::pair(3, 3072)) << "the first of its family of 4";
+  EXPECT_EQ(part(16 + 7), std::pair(7, 3584));
+  EXPECT_EQ(bytes_of(s), (2048 + 4 * 1024 + 16 * 512 + 64 * 512) * 8 * 256 * 2.0 + 64 * 32 * 128 * 4.0);
+  EXPECT_EQ(to_json(s)["shared_tokens"].size(), 64u);
+}
+
+TEST(GpuShape, ARowBesideAnotherIsTheSameStepRunInAnotherWay) {
+  int pairs = 0;
+  for (const GpuPreset& preset : gpu_presets()) {
+    const std::vector<GpuShape> rows = preset.rows(0);
+    std::map<std::string, GpuShape> before;
+    for (const GpuShape& s : rows) {
+      if (!s.beside.empty()) {
+        ASSERT_TRUE(before.count(s.beside)) << s.name << ": measured after what it is compared with";
+        GpuShape other = before[s.beside];
+        EXPECT_FALSE(same(s, other)) << s.name;
+        other.policy = s.policy, other.levels = s.levels, other.early_launch = s.early_launch, other.rope_apart = s.rope_apart;
+        EXPECT_TRUE(same(s, other)) << s.name;
+        EXPECT_EQ(bytes_of(s), bytes_of(other)) << s.name;
+        ++pairs;
+      }
+      before[s.name] = s;
+    }
+  }
+  EXPECT_GE(pairs, 25);
 }
 
 TEST(GpuShape, AsJsonHasWhatAnotherEngineNeeds) {
