@@ -49,15 +49,14 @@ struct Work {
 
 class Constants {
  public:
-  Constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals)
-      : device_(device), kernel_(kernel), timer_(timer), normals_(normals), sms_(gpus()[size_t(device)].num_sms) {}
+  Constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals, int32_t keys)
+      : device_(device), kernel_(kernel), timer_(timer), normals_(normals), keys_(keys), sms_(gpus()[size_t(device)].num_sms) {}
 
   Json measure() {
     Json j{{"sms", sms_}};
-    for (const int32_t ctas : {1, 8, sms_ / 4, sms_ / 2, sms_ * 3 / 4, sms_}) j["read"].push_back(read(ctas));
-    for (const int32_t ctas : {sms_ / 4, sms_ / 2, sms_ * 5 / 8}) j["read_beside_computing"].push_back(beside(ctas / 2 * 2));
-    j["compute"].push_back(compute(1, 2048));
-    j["compute"].push_back(compute(sms_ / 2, 16384));
+    for (const int32_t ctas : {1, 8, sms_ / 4, sms_ / 2, sms_ * 3 / 4, sms_}) j["read"].push_back(read(std::clamp(ctas, 1, sms_)));
+    for (const int32_t ctas : {sms_ / 4, sms_ / 2, sms_ * 5 / 8}) j["read_beside_computing"].push_back(beside(std::max(1, ctas / 2 * 2)));
+    j["compute"] = {compute(1, 2), compute(std::max(1, sms_ / 2), 16)};
     j["few_rows_from_l2"] = {from_l2(1), from_l2(4)};
     j["merge"] = merges();
     j["item"] = items();
@@ -79,8 +78,8 @@ class Constants {
     return us_of(work);
   }
 
-  /// 32 MB of keys and values a CTA.
-  static GpuShape long_decode(int32_t ctas) { return shape(8, 1, 1024 * ctas); }
+  /// 32 MB of keys and values a CTA, of 1024 keys.
+  GpuShape long_decode(int32_t ctas) const { return shape(8, 1, keys_ * ctas); }
 
   Json read(int32_t ctas) {
     const GpuShape s = long_decode(ctas);
@@ -88,7 +87,8 @@ class Constants {
     return {{"ctas", ctas}, {"us", us}, {"bytes_per_ns_per_cta", 1e-3 * bytes_of(s) / us / ctas}};
   }
 
-  Json compute(int32_t ctas, int32_t tokens) {
+  Json compute(int32_t ctas, int32_t units) {
+    const int32_t tokens = units * keys_;
     const GpuShape s = shape(1, tokens, tokens);
     Work work(s, ctas, device_, kernel_, normals_);
     const double us = us_of(work);
@@ -98,7 +98,7 @@ class Constants {
 
   /// `ctas` SMs read while the others compute; both by themselves first.
   Json beside(int32_t ctas) {
-    Work computing(shape(1, 16384, 16384), (sms_ - ctas) / 2, device_, kernel_, normals_);
+    Work computing(shape(1, 16 * keys_, 16 * keys_), std::max(1, (sms_ - ctas) / 2), device_, kernel_, normals_);
     Work reading(long_decode(ctas), ctas, device_, kernel_, normals_);
     GpuStream& first = timer_.stream();
     GpuStream second(device_);
@@ -126,18 +126,17 @@ class Constants {
     return j;
   }
 
-  /// All requests read the same 8 MB, again and again.
+  /// All requests read the same 2048 keys, 8 MB, again and again.
   Json from_l2(int32_t q_len) {
-    const GpuShape s = shape(2 * sms_, q_len, 2048 + q_len, 2048);
-    const double us = us_of(s, sms_), tokens = 2.0 * sms_ * (2048 + q_len);
+    const GpuShape s = shape(2 * sms_, q_len, 2 * keys_ + q_len, 2 * keys_);
+    const double us = us_of(s, sms_), tokens = 2.0 * sms_ * (2 * keys_ + q_len);
     return {{"q_len", q_len}, {"us", us}, {"bytes_per_ns_per_cta", 1e-3 * tokens * 4096 / us / sms_}, {"flop_per_ns_per_cta", 1e-3 * flop_of(s) / us / sms_}};
   }
 
   /// The same bytes of the same CTAs in units that are whole, and cut into 4 and 16 parts.
   Json merges() {
-    constexpr int32_t kCtas = 128;
-    const double whole = us_of(shape(16, 1, 2048), kCtas), four = us_of(shape(4, 1, 8192), kCtas), sixteen = us_of(shape(1, 1, 32768), kCtas);
-    const double sixteen_of_16_rows = us_of(shape(1, 4, 32768), kCtas), whole_of_16_rows = us_of(shape(16, 4, 2048), kCtas);
+    const double whole = us_of(shape(16, 1, 2 * keys_), kCtas), four = us_of(shape(4, 1, 8 * keys_), kCtas), sixteen = us_of(shape(1, 1, 32 * keys_), kCtas);
+    const double sixteen_of_16_rows = us_of(shape(1, 4, 32 * keys_), kCtas), whole_of_16_rows = us_of(shape(16, 4, 2 * keys_), kCtas);
     return {{"whole_us", whole},
             {"in_4_parts_us", four - whole},
             {"in_16_parts_us", sixteen - whole},
@@ -147,22 +146,23 @@ class Constants {
 
   /// The same bytes of the same CTAs in one item each, and in 8 and 32.
   Json items() {
-    constexpr int32_t kCtas = 128;
-    const double one = us_of(shape(16, 1, 8192), kCtas), eight = us_of(shape(128, 1, 1024), kCtas), many = us_of(shape(512, 1, 256), kCtas);
-    return {{"one_us", one}, {"us_per_item_of_1024_keys", (eight - one) / 7}, {"us_per_item_of_256_keys", (many - one) / 31}};
+    const double one = us_of(shape(16, 1, 8 * keys_), kCtas), eight = us_of(shape(128, 1, keys_), kCtas), many = us_of(shape(512, 1, keys_ / 4), kCtas);
+    return {{"one_us", one}, {"us_per_item_of_8_a_cta", (eight - one) / 7}, {"us_per_item_of_32_a_cta", (many - one) / 31}};
   }
+
+  static constexpr int32_t kCtas = 128;  // 16 requests of 8 KV heads: one unit each
 
   int32_t device_;
   std::string kernel_;
   GpuTimer& timer_;
   GpuNormals& normals_;
-  int32_t sms_;
+  int32_t keys_, sms_;
 };
 
 }  // namespace
 
-Json measure_gpu_constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals) {
-  return Constants(device, kernel, timer, normals).measure();
+Json measure_gpu_constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals, int32_t keys) {
+  return Constants(device, kernel, timer, normals, keys).measure();
 }
 
 }  // namespace kvloom::cli

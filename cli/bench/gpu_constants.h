@@ -11,7 +11,7 @@
 
 namespace kvloom::cli {
 
-/// `kernel`: "" or a family.
-nlohmann::ordered_json measure_gpu_constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals);
+/// `kernel`: "" or a family. `keys`: what lengths are multiples of; fewer than 1024 of them show that all runs, not how fast.
+nlohmann::ordered_json measure_gpu_constants(int32_t device, const std::string& kernel, GpuTimer& timer, GpuNormals& normals, int32_t keys = 1024);
 
 }  // namespace kvloom::cli

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 namespace {
 
 using kvloom::test::contains;
@@ -72,6 +74,32 @@ TEST(BenchCommand, ListsItsRowsWithoutAGpu) {
   Tool cpu({"bench", "--list"});
   EXPECT_EQ(cpu.wait(), 0);
   EXPECT_TRUE(contains(cpu.out(), "decode-mla-16x4096-16/1-d576-512-bf16-page16-nhd\n")) << cpu.out();
+}
+
+TEST(BenchCommand, PlansTheStepsOfATraceWithoutAGpu) {
+  const char* const step =
+      R"({"step": 5, "page_size": 16, "q_len": [1, 512], "kv_len": [900, 1024], "shared_with": [-1, 0], "shared_tokens": [0, 768], "weight": 2.5})";
+  Tool tool({"bench", "--backend", "cuda", "--steps", "-", "--list"});
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_TRUE(contains(tool.err(), "bench: --steps -: ")) << tool.err();
+  const std::string path = tool.file("steps.jsonl");
+  std::ofstream(path) << step << "\n";
+  Tool list({"bench", "--backend", "cuda", "--steps", path, "--list", "--schedules", "auto,none", "--json", "-"});
+  EXPECT_EQ(list.wait(), 0) << list.err();
+  const nlohmann::json j = nlohmann::json::parse(list.out());
+  ASSERT_EQ(j["rows"].size(), 1u);
+  EXPECT_EQ(j["rows"][0]["shape"], "step-5-mixed");
+  EXPECT_EQ(j["rows"][0]["qo_heads"], 32) << "what another engine needs stands there, too";
+  EXPECT_EQ(j["rows"][0]["shared_tokens"], nlohmann::json::array({0, 768}));
+  EXPECT_DOUBLE_EQ(j["sums"]["all"]["schedules"]["auto"]["planned_us"].get<double>(), 2.5 * j["rows"][0]["schedules"]["auto"]["planned_us"].get<double>());
+  for (const char* other : {"--preset=hopper", "--even-lengths", "--constants"}) {
+    Tool both({"bench", "--backend", "cuda", "--steps", path, other});
+    EXPECT_EQ(both.wait(), 2) << other;
+    EXPECT_TRUE(contains(both.err(), "got it with --steps, wanted one of them")) << both.err();
+  }
+  Tool unknown({"bench", "--backend", "cuda", "--steps", path, "--schedules", "auto,best"});
+  EXPECT_EQ(unknown.wait(), 2);
+  EXPECT_TRUE(contains(unknown.err(), "--schedules: got 'best', wanted one of flat, none, heap,")) << unknown.err();
 }
 
 }  // namespace

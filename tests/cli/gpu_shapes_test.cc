@@ -111,7 +111,7 @@ TEST(GpuShape, Work) {
 
 // 64 requests in 16 families of 4, those in 4 families of 16, those in one: the earlier request that shares most, whose pages are there already.
 TEST(GpuShape, ATreeOfSharedPrefixes) {
-  const GpuShape s = find("decode-tree2048of1+1024of4+512of16-64x4096-page16");
+  const GpuShape s = find("decode-tree2048of1+1024of4+512of16-64x4096-page16-levels");
   EXPECT_EQ(s.kv_len, std::vector<int32_t>(64, 4096));
   const auto part = [&](size_t i) { return std::pair(shared_part(s, i).with, shared_part(s, i).tokens); };
   EXPECT_EQ(part(0), std::pair(-1, 0));

@@ -136,11 +136,52 @@ TEST_F(CudaBench, PlanningAloneHasATimeAndNothingElse) {
   EXPECT_EQ(row.policy, "stream");
   EXPECT_EQ(row.runs, 20);
   EXPECT_GT(row.burst.times.us, 0.0);
+  EXPECT_DOUBLE_EQ(row.alone_us, kMillisecond);
   EXPECT_GT(row.plan_us, 0.0);
   const nlohmann::ordered_json j = to_json(row);
   EXPECT_EQ(j["bound"], "plan");
   EXPECT_TRUE(j["share"].is_null());
   EXPECT_FALSE(j.contains("sustained"));
+}
+
+TEST_F(CudaBench, ARowRunInAnotherWayStandsBesideTheOther) {
+  GpuBench bench(quick());
+  GpuShape s = small_shape("as the engine runs it");
+  s.memory_bound = true;
+  EXPECT_FALSE(to_json(measure(bench, s)).contains("beside"));
+  s.beside = s.name, s.name = "plain", s.early_launch = false;
+  const nlohmann::ordered_json plain = to_json(measure(bench, s));
+  EXPECT_EQ(plain["beside"]["shape"], "as the engine runs it");
+  EXPECT_DOUBLE_EQ(plain["beside"]["times"], 1.0) << "a millisecond each";
+  s.name = "fixed", s.early_launch = true, s.policy = Policy::fixed_split;
+  gpu.add_kernel(s.spec, true);
+  EXPECT_EQ(to_json(measure(bench, s))["policy"], "fixed_split");
+  s.name = "nothing before it", s.policy = Policy::automatic, s.beside = "no row";
+  EXPECT_FALSE(to_json(measure(bench, s)).contains("beside"));
+}
+
+TEST_F(CudaBench, RopeApartIsALaunchBeforeEveryRun) {
+  gpu.add_program(jit::ops_program());
+  GpuBench bench(quick());
+  GpuShape s = small_shape("apart");
+  s.memory_bound = true;
+  s.spec.variant.rope.mode = RopeMode::half_split;
+  s.rope_apart = true;
+  AttentionSpec without = s.spec;
+  without.variant.rope = {};
+  gpu.add_kernel(without);
+  gpu.set_spec(&without);
+  const GpuBenchRow row = bench.measure(s);
+  gpu.set_spec(nullptr);
+  EXPECT_EQ(row.why, "");
+  EXPECT_EQ(row.key.find("rope"), std::string::npos) << row.key;
+  EXPECT_GT(row.rope_us, 0.0);
+  GpuNormals normals(0);
+  const GpuProblem p(s, 0, normals);
+  const std::vector<int32_t> positions = ShapeTables(s).positions();
+  const auto* pages = static_cast<const int32_t*>(p.batch().pages.data);
+  for (int e = 0; e < 3; ++e) EXPECT_EQ(positions[size_t(pages[e]) * 16 + 5], 16 * e + 5) << "the first request's list";
+  EXPECT_EQ(positions[size_t(pages[3]) * 16], 0) << "the second's";
 }
 
 TEST_F(CudaBench, ARowThatCanNotRunSaysWhyAndTheOthersStand) {

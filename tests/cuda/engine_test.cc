@@ -45,6 +45,18 @@ TEST_F(CudaEngine, RunOnlyPutsWorkIntoTheStream) {
   expect_device_right(g, s);
 }
 
+TEST_F(CudaEngine, AKernelWaitsForItsPlaceWhereThatIsAskedFor) {
+  Step s = make_step({{1, 300}, {5, 64}});
+  EngineOptions options = cuda_options();
+  options.early_launch = false;
+  Engine engine(s.spec, s.capacity(), options);
+  GpuStep g(s);
+  g.poison();
+  engine.run(engine.plan(s.batch), g.tensors);
+  EXPECT_FALSE(gpu.last_early());
+  expect_device_right(g, s);
+}
+
 TEST_F(CudaEngine, OnlyWhatAStepUsesIsCopied) {
   Engine engine(gpu_spec(), {64, 4000, 100000, 4000, 0}, cuda_options());
   Step s = make_step({{1, 300}, {5, 64}});
