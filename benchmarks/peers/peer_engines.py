@@ -2,8 +2,9 @@
 import importlib.util
 from collections import namedtuple
 
-# `run(i)` computes with copy i of K and V; `rows(result)` is that result as [tokens, heads, dim].
-Work = namedtuple("Work", "run rows copies")
+# `run(i)` computes with copy i of K and V; `rows(result)` is that result as [tokens, heads, dim]; `plan()`: what the host does once a step before, where
+# an engine has that.
+Work = namedtuple("Work", "run rows copies plan", defaults=(None,))
 
 
 class Cannot(Exception):
@@ -139,7 +140,7 @@ class Flex(Torch):
 
 
 class FlashInfer:
-    """FlashInfer's wrappers; plan() is not timed."""
+    """FlashInfer's wrappers; plan() is timed by itself."""
 
     name = "flashinfer"
     WORKSPACE_BYTES = 512 << 20
@@ -161,9 +162,31 @@ class FlashInfer:
             return [("BatchMLAPagedAttentionWrapper", lambda: self.mla(torch, step))]
         if step.page and max(step.q_len) == 1:
             forms = [("BatchDecode, tensor cores", lambda: self.decode(torch, step, True))]
-            return forms + [("BatchDecode, CUDA cores", lambda: self.decode(torch, step, False))]
+            return forms + [("BatchDecode, CUDA cores", lambda: self.decode(torch, step, False))] + self.persistent_form(torch, step)
         kind = "BatchPrefill, pages" if step.page else "BatchPrefill, ragged"
-        return [(f"{kind}, {backend}", lambda backend=backend: self.prefill(torch, step, backend)) for backend in ("auto", "fa2")]
+        forms = [(f"{kind}, {backend}", lambda backend=backend: self.prefill(torch, step, backend)) for backend in ("auto", "fa2")]
+        return forms + self.persistent_form(torch, step)
+
+    def persistent_form(self, torch, step):
+        """One persistent kernel for steps of every kind; it knows no windows and no ALiBi."""
+        import flashinfer
+
+        row = step.row
+        if not step.page or not row["causal"] or row["left"] >= 0 or row["alibi"] or not hasattr(flashinfer, "BatchAttention"):
+            return []
+        return [("BatchAttention", lambda: self.persistent(torch, step))]
+
+    def persistent(self, torch, step):
+        import flashinfer
+
+        row = step.row
+        number = lambda x: torch.tensor(x, dtype=torch.int32, device=step.device)
+        indptr, ids, _ = self.tables(torch, step)
+        wrapper = flashinfer.BatchAttention(kv_layout="NHD")
+        arguments = (number(step.qo_indptr), indptr, ids, number(step.kv_len), row["qo_heads"], row["kv_heads"], row["head_dim_qk"], row["head_dim_vo"], step.page)
+        plan = lambda: wrapper.plan(*arguments, causal=True, sm_scale=step.scale, logits_soft_cap=row["soft_cap"] or None, q_data_type=step.type, kv_data_type=step.kv_type)
+        plan()
+        return Work(lambda i: wrapper.run(step.q, step.paged(i)), lambda out: out[0], step.copies, plan)
 
     def tables(self, torch, step):
         """indptr, ids and tokens of the last page, as int32."""
@@ -186,8 +209,10 @@ class FlashInfer:
 
         row = step.row
         wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(self.workspace(torch, step), "NHD", use_tensor_cores=tensor_cores)
-        wrapper.plan(*self.tables(torch, step), row["qo_heads"], row["kv_heads"], row["head_dim_qk"], step.page, kv_data_type=step.kv_type, **self.features(step))
-        return Work(lambda i: wrapper.run(step.q, step.paged(i)), lambda out: out, step.copies)
+        tables = self.tables(torch, step)
+        plan = lambda: wrapper.plan(*tables, row["qo_heads"], row["kv_heads"], row["head_dim_qk"], step.page, kv_data_type=step.kv_type, **self.features(step))
+        plan()
+        return Work(lambda i: wrapper.run(step.q, step.paged(i)), lambda out: out, step.copies, plan)
 
     def prefill(self, torch, step, backend):
         import flashinfer
@@ -198,8 +223,10 @@ class FlashInfer:
         more = {"causal": row["causal"], "kv_data_type": step.kv_type, **self.features(step)}
         if step.page:
             wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(self.workspace(torch, step), "NHD", backend=backend)
-            wrapper.plan(qo_indptr, *self.tables(torch, step), *heads, step.page, **more)
-            return Work(lambda i: wrapper.run(step.q, step.paged(i)), lambda out: out, step.copies)
+            tables = self.tables(torch, step)
+            plan = lambda: wrapper.plan(qo_indptr, *tables, *heads, step.page, **more)
+            plan()
+            return Work(lambda i: wrapper.run(step.q, step.paged(i)), lambda out: out, step.copies, plan)
         kv_indptr = torch.tensor([0, *step.kv_len], device=step.device).cumsum(0).to(torch.int32)
         wrapper = flashinfer.BatchPrefillWithRaggedKVCacheWrapper(self.workspace(torch, step), "NHD", backend=backend)
         wrapper.plan(qo_indptr, kv_indptr, *heads, **more)

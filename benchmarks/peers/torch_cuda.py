@@ -123,7 +123,8 @@ def measured(clock, work, row, options):
     each, _ = clock.each(launch, options.repeat)
     each = [us / runs for us in each]
     median = statistics.median(each)
-    out = {"median_us": median, "p10_us": rank(each, 0.1), "p90_us": rank(each, 0.9), **rates(row, median), "runs": runs, "graph": graph is not None}
+    plan = {"plan_us": plan_us(clock, work)} if work.plan else {}
+    out = {"median_us": median, **plan, "p10_us": rank(each, 0.1), "p90_us": rank(each, 0.9), **rates(row, median), "runs": runs, "graph": graph is not None}
     if compute:
         launches = lambda seconds: max(8, int(1e6 * seconds / (median * runs)) + 1)
         for _ in range(launches(options.warm_s)):
@@ -133,6 +134,18 @@ def measured(clock, work, row, options):
         mean = total / (count * runs)
         out["sustained"] = {"mean_us": mean, "measured_runs": count * runs, **rates(row, mean)}
     return out
+
+
+def plan_us(clock, work):
+    """Of the host, until what it put into the stream is done; the device is idle."""
+    times = []
+    for _ in range(5):
+        clock.wait()
+        start = time.perf_counter()
+        work.plan()
+        clock.wait()
+        times.append(1e6 * (time.perf_counter() - start))
+    return statistics.median(times)
 
 
 def rates(row, us):

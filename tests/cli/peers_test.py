@@ -28,9 +28,12 @@ def main():
     from peer_engines import ENGINES, Work, from_batch
     from peer_step import Step
 
-    command = [options.kvloom, "bench", "--backend", "cuda", "--list", "--preset", "serving,hopper", "--json", "-"]
+    command = [options.kvloom, "bench", "--backend", "cuda", "--list", "--preset", "serving,hopper,levels", "--json", "-"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["rows"]
     by_name = {row["shape"]: torch_cuda.shrunk(row, 256) for row in rows}
+    tree = next(row for row in rows if "tree2048of1+1024of4+512of16" in row["shape"])
+    lists = Step(torch, torch_cuda.shrunk(tree, 16), "cpu").lists
+    assert lists[23][:14] == lists[7][:14] and lists[7][:12] == lists[3][:12] and lists[3][:8] == lists[0][:8] and lists[7][12] != lists[3][12]
     quick = argparse.Namespace(idle_s=0, warm_ups=0, repeat=1, warm_s=0, measured_s=0, device="cpu")
     clock = torch_cuda.Clock(torch, "cpu")
 
