@@ -189,12 +189,11 @@ typedef struct kvloom_plan kvloom_plan;
 
 /* *bytes = the exact workspace: an engine can be made with so many bytes and not with one fewer. options NULL: defaults.
  * Errors: as kvloom_engine_create. */
-kvloom_status kvloom_workspace_size(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options,
-                                    int64_t* bytes);
+kvloom_status kvloom_workspace_size(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options, int64_t* bytes);
 
-/* Makes an engine; on a GPU its kernel is compiled, or found in the cache, now. workspace: 64-byte aligned host memory, or 256-byte aligned
- * device memory, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be
- * shared by engines that never run at once; NULL and 0: the engine's own memory. options NULL: defaults.
+/* Makes an engine; on a GPU its kernel is compiled, or found in the cache, now. workspace: 64-byte aligned host memory, or 256-byte aligned device
+ * memory, workspace_bytes long, used until the engine is destroyed, contents do not matter, may be shared by engines that never run at once; NULL and 0: the
+ * engine's own memory. options NULL: defaults.
  * Errors: INVALID_ARGUMENT (field named; a variant: the compiler's words, with file and line), UNSUPPORTED (every kernel considered, with its
  * reason), OUT_OF_MEMORY, IO (variant_file), MISMATCH (workspace too small: both numbers named). */
 kvloom_status kvloom_engine_create(const kvloom_spec* spec, const kvloom_capacity* capacity, const kvloom_options* options, void* workspace,
