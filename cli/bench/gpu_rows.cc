@@ -87,9 +87,7 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   options.levels = s.levels;
   options.early_launch = s.early_launch;
   if (!options_.kernel.empty()) options.kernel = options_.kernel.c_str();
-  AttentionSpec spec = s.spec;
-  if (s.rope_apart) spec.variant.rope = {};
-  Engine engine(spec, p.capacity(), options);
+  Engine engine(run_spec(s), p.capacity(), options);
   Plan plan = engine.plan(p.batch());
   row.key = engine.kernel_key();
   row.policy = name_of(plan.view().header->policy);

@@ -23,6 +23,12 @@ SharedPart shared_part(const GpuShape& s, size_t i) {
   return i > 0 && s.shared_prefix > 0 ? SharedPart{0, s.shared_prefix} : SharedPart();
 }
 
+AttentionSpec run_spec(const GpuShape& s) {
+  AttentionSpec spec = s.spec;
+  if (s.rope_apart) spec.variant.rope = {};
+  return spec;
+}
+
 double flop_of(const GpuShape& s) {
   const KeyRange& r = s.spec.variant.range;
   double pairs = 0.0;

@@ -37,6 +37,8 @@ struct SharedPart {
   int32_t with = -1, tokens = 0;
 };
 SharedPart shared_part(const GpuShape& shape, size_t i);
+/// The spec of the engine that runs it.
+AttentionSpec run_spec(const GpuShape& shape);
 
 /// 2 (head_dim_qk + head_dim_vo) x (row, key) pairs kept by order and window; a custom mask counts as full: what is computed is tiles.
 double flop_of(const GpuShape& shape);

@@ -140,6 +140,7 @@ void list_gpu_rows(const Options& options) {
   nlohmann::ordered_json out{{"presets", nlohmann::ordered_json::array()}, {"rows", nlohmann::ordered_json::array()}};
   for (const GpuShape& s : chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter)) {
     out["rows"].push_back(to_json(s));
+    out["rows"].back()["key"] = gpu_kernel_key(run_spec(s), options.steps.arch, s.policy == Policy::fixed_split);
   }
   for (const GpuPreset& p : gpu_presets()) {
     if (std::find(options.presets.begin(), options.presets.end(), p.name) == options.presets.end()) continue;
@@ -213,7 +214,7 @@ void add(CLI::App& command, int& exit_code) {
       ->check(one_of(schedule_names()))
       ->capture_default_str();
   command.add_option("--model", o->steps.model, "--steps: whose layers")->check(one_of(replay::model_names()))->capture_default_str();
-  command.add_option("--arch", o->steps.arch, "--steps --list: planned for this architecture, GPU or not")->capture_default_str();
+  command.add_option("--arch", o->steps.arch, "--list: keys and plans for this architecture, GPU or not")->capture_default_str();
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o, &exit_code] { exit_code = run(*o); });
 }

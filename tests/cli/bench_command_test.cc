@@ -67,6 +67,7 @@ TEST(BenchCommand, ListsItsRowsWithoutAGpu) {
   EXPECT_FALSE(contains(list.out(), "serving: "));
   const nlohmann::json j = nlohmann::json::parse(read_file(list.file("rows.json")));
   EXPECT_EQ(j["presets"].size(), 2u);
+  EXPECT_EQ(j["rows"][0]["key"], "attend.sm90.bf16.d128.ragged.causal");
   EXPECT_EQ(j["rows"].size(), 3u * (15 + 18) - 3);  // one row is in both
   Tool named({"bench", "--backend", "cuda", "--list", "--preset", "hopper", "--even-lengths", "--filter", "page", "--json", "-"});
   EXPECT_EQ(named.wait(), 0) << named.err();
