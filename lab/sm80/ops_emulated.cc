@@ -19,7 +19,7 @@ DType some_type(bool narrow) {
   const DType t[5] = {DType::f32, DType::f16, DType::bf16, DType::e4m3, DType::e5m2};
   return t[below(narrow ? 5 : 3)];
 }
-int bad = 0;
+int bad = 0, wide = 0;
 
 double worst_gap(const std::vector<char>& a, const std::vector<char>& b, DType t) {
   double worst = 0;
@@ -116,11 +116,39 @@ void append_case(int i) {
   const double gap = std::max(worst_gap(k, k2, kv), worst_gap(v, v2, kv));
   check(gap <= (a.rope.mode == RopeMode::none ? 0.0 : 1.01 * ulp(kv)), "append", i, gap);
 }
+
+/// In place, strided, with dims behind those that are rotated; some so that eight values can't be moved at once.
+void rope_case(int i) {
+  const int tokens = 1 + below(40), heads = 1 + below(11), eighth = below(3) ? 8 : 1, dim = eighth * (2 + below(12)), pad = eighth * below(3);
+  RopeArgs a;
+  a.x.dtype = below(6) ? (below(2) ? DType::bf16 : DType::f16) : DType::f32;
+  a.x.dim = dim, a.x.head = dim + pad, a.x.token = a.x.head * heads + pad, a.heads = heads, a.num_tokens = tokens;
+  a.rope.mode = below(2) ? RopeMode::interleaved : RopeMode::half_split;
+  a.rope.rotary_dim = below(2) ? dim / 2 * 2 : 2 * (1 + below(dim / 2));
+  std::vector<char> x(size_t(tokens * a.x.token * size_of(a.x.dtype)) + 64);
+  const int shift = below(4) ? 0 : 2 * size_of(a.x.dtype);
+  char* const begin = x.data() + (16 - reinterpret_cast<uintptr_t>(x.data()) % 16) % 16 + shift;
+  for (int64_t e = 0; e < tokens * a.x.token; ++e) store_from_float(begin, a.x.dtype, e, normal());
+  std::vector<char> want = x;
+  std::vector<int32_t> pos;
+  for (int t = 0; t < tokens; ++t) pos.push_back(below(3) ? below(1000000) : below(10));
+  a.pos = pos.data();
+  RopeArgs on_cpu = a;
+  on_cpu.x.data = want.data() + (begin - x.data());
+  a.x.data = begin;
+  cpu::apply_rope(on_cpu, cpu::element_rows(cpu::Target::portable), nullptr);
+  simt::launch([](const void* p) { apply_rope(*static_cast<const RopeArgs*>(p)); }, &a, 1 + below(3), 128, 8 * ((dim + 1) / 2));
+  std::vector<char> got(begin, begin + tokens * a.x.token * size_of(a.x.dtype)), right(want.data() + (begin - x.data()), want.data() + (begin - x.data()) + int64_t(got.size()));
+  const double gap = worst_gap(got, right, a.x.dtype);
+  check(gap <= 1.01 * ulp(a.x.dtype), "rope", i, gap);
+  wide += any::rotates_wide(a);
+}
 }  // namespace
 
 int main() {
   for (int i = 0; i < 500; ++i) merge_case(i);
   for (int i = 0; i < 500; ++i) append_case(i);
-  std::printf("1000 cases, %d bad\n", bad);
-  return bad != 0;
+  for (int i = 0; i < 500; ++i) rope_case(i);
+  std::printf("1500 cases, %d bad; %d of 500 rotations eight values at a time\n", bad, wide);
+  return bad != 0 || wide < 50 || wide > 450;
 }

@@ -5,6 +5,7 @@
 
 #include "kvloom/base/math.h"
 #include "kvloom/contract/op_args.h"
+#include "kvloom/device/any/rotate_wide.cuh"
 #include "kvloom/device/block/turns.cuh"
 
 namespace kvloom::any {
@@ -102,6 +103,12 @@ extern "C" __global__ void __launch_bounds__(128) append_kv(const __grid_constan
 extern "C" __global__ void __launch_bounds__(128) apply_rope(const __grid_constant__ kvloom::RopeArgs args) {
   extern __shared__ __align__(128) char kvloom_shared[];
   uint64_t* turns = reinterpret_cast<uint64_t*>(kvloom_shared);
+  if (kvloom::any::rotates_wide(args)) {
+    kvloom::block::block_fill_turns(args.rope, args.x.dim, turns);
+    __syncthreads();
+    if (args.x.dtype == kvloom::DType::bf16) return kvloom::any::grid_rotate_wide<kvloom::DType::bf16>(args, turns);
+    return kvloom::any::grid_rotate_wide<kvloom::DType::f16>(args, turns);
+  }
   kvloom::any::block_for_heads(args.num_tokens, args.heads, args.rope, args.x.dim, turns,
                                [&](int64_t token, int32_t head) { kvloom::any::warp_rotate(args, token, head, turns); });
 }
