@@ -72,6 +72,10 @@ def gpu_table(data):
     yield ""
     if peers_of(data)[1]:
         yield from gpu_peers_table(data)
+    yield from beside_table(data)
+    yield from constants_table(data)
+    if not data["rows"]:
+        return
     yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | tensor | sustained TFLOP/s | share | tensor | plan us | run() us | runs |"
     yield "|" + "---|" * 14
     for r in data["rows"]:
@@ -84,6 +88,49 @@ def gpu_table(data):
         yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
                f"| {share} | {percent(r.get('tensor_share'))} | {sustained} | {percent(s.get('share'))} | {percent(s.get('tensor_share'))} "
                f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
+
+
+def beside_table(data):
+    rows = [r for r in data["rows"] if "beside" in r]
+    if not rows:
+        return
+    yield "| row (docs/bench.md says what its ending means) | us | beside | times |"
+    yield "|---|---|---|---|"
+    for r in rows:
+        yield f"| {r['shape']} | {r['median_us']:.1f} | {r['beside']['shape']} | {r['beside']['times']:.3f} |"
+    yield ""
+
+
+def constants_table(data):
+    """A line a figure or list of figures."""
+    if "constants" not in data:
+        return
+    short = lambda x: f"{x:.4g}" if isinstance(x, float) else str(x)
+    words = lambda figure: ", ".join(f"{k} {short(v)}" for k, v in figure.items())
+    for name, value in data["constants"].items():
+        figures = value if isinstance(value, list) else [value] if isinstance(value, dict) else [{name: value}]
+        yield f"- {name}: " + "; ".join(words(f) for f in figures)
+    yield ""
+
+
+def steps_table(data):
+    gpu = data.get("gpu", {}).get("name", f"planned for {data.get('arch', '?')}, not run")
+    yield f"Steps of a trace (`{data['steps']}`, {data['model']}, {gpu}), weight x time summed over the trace, us; in brackets: over the first schedule."
+    yield ""
+    names = list(data["sums"]["all"]["schedules"])
+    yield "| steps | " + " | ".join(names) + " | fastest peer's time / ours | plans included |"
+    yield "|" + "---|" * (3 + len(names))
+    for kind, s in data["sums"].items():
+        cells = [schedule_cell(s["schedules"][name]) for name in names]
+        peers = s.get("peers")
+        cells += [f"{peers['times']:.2f} ({peers['steps']} steps)", f"{peers['times_with_plans']:.2f}"] if peers else ["-", "-"]
+        yield f"| {kind}: {s['steps']}, for {s['weight']:.0f} | " + " | ".join(cells) + " |"
+
+
+def schedule_cell(one):
+    if one and "us" in one:
+        return f"{one['us']:.0f} ({one['over_first']:.3f})"
+    return f"{one['planned_us']:.0f} by the cost model" if one else "-"
 
 
 def peers_of(data):
@@ -171,6 +218,8 @@ def section(path, drawn):
     data = json.loads(path.read_text(encoding="utf-8"))
     if "benchmarks" in data:
         body, machine = plan_table(data), None
+    elif "sums" in data:
+        body, machine = steps_table(data), data["machine"]
     elif "gpu" in data and "rows" in data:
         body, machine = gpu_table(data), data["machine"]
     elif "variants" in data:
@@ -196,7 +245,7 @@ def section(path, drawn):
 def plots(path):
     """(file name, SVG) of what there is to draw."""
     data = json.loads(path.read_text(encoding="utf-8"))
-    if "gpu" in data and "rows" in data:
+    if "gpu" in data and "rows" in data and "sums" not in data:
         for name, plot in performance_plots.PLOTS.items():
             svg = plot(data)
             if svg:

@@ -74,6 +74,27 @@ def test_tables():
     assert "Matmul: not measured: no cuBLASLt." in text and "best peer" not in text, text
 
 
+def test_rows_beside_others_and_constants():
+    data = results(peers=False)
+    assert "| times |" not in "\n".join(performance_page.gpu_table(data))
+    data["rows"][0]["beside"] = {"shape": "another", "times": 1.0249}
+    data["constants"] = {"sms": 132, "read": [{"ctas": 1, "bytes_per_ns_per_cta": 65.4321}], "item": {"one_us": 2.5}}
+    text = "\n".join(performance_page.gpu_table(data))
+    assert "| another | 1.025 |" in text
+    assert "- sms: sms 132\n- read: ctas 1, bytes_per_ns_per_cta 65.43\n- item: one_us 2.5\n" in text
+    data["rows"] = []
+    assert "| shape |" not in "\n".join(performance_page.gpu_table(data))
+
+
+def test_steps():
+    one = {"steps": 3, "weight": 40.0, "schedules": {"auto": {"us": 1000.0, "over_first": 1.0, "planned_us": 900.0}, "heap": {"planned_us": 950.4}, "none": None}}
+    peers = {"steps": 2, "times": 1.234, "times_with_plans": 2.345}
+    data = {"machine": {}, "steps": "conv.jsonl", "model": "llama-3.1-8b", "gpu": {"name": "H200"}, "rows": [], "sums": {"all": {**one, "peers": peers}, "decode": one}}
+    text = "\n".join(performance_page.steps_table(data))
+    assert "| all: 3, for 40 | 1000 (1.000) | 950 by the cost model | - | 1.23 (2 steps) | 2.35 |" in text
+    assert "| decode: 3, for 40 | 1000 (1.000) | 950 by the cost model | - | - | - |" in text
+
+
 def test_variants():
     case = lambda name, status: {"variant": name, "case": "1:0", "exit": status, "report": {"runs": 40} if status < 2 else None}
     text = list(performance_page.variants_table({"backend": "cuda", "variants": [case("b", 0), case("b", 139), case("a", 1)]}))
@@ -107,6 +128,6 @@ def test_check():
 
 
 if __name__ == "__main__":
-    for test in (test_plots, test_axes, test_tables, test_variants, test_check):
+    for test in (test_plots, test_axes, test_tables, test_rows_beside_others_and_constants, test_steps, test_variants, test_check):
         test()
-    print("5 passed, 0 failed")
+    print("7 passed, 0 failed")
