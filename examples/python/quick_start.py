@@ -4,15 +4,16 @@ one run a layer."""
 import numpy as np
 
 import kvloom
+from arrays import BACKEND, DTYPE, normal, there, zeros
 
 HEADS, KV_HEADS, DIM, PAGE = 8, 2, 64, 16
 
 rng = np.random.default_rng(7)
-spec = kvloom.Spec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, page_size=PAGE, causal=True)
-engine = kvloom.Engine(spec, max_requests=2, max_query_tokens=128, backend="cpu")
+spec = kvloom.Spec(num_qo_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=DIM, page_size=PAGE, dtype=DTYPE, causal=True)
+engine = kvloom.Engine(spec, max_requests=2, max_query_tokens=128, backend=BACKEND)
 print("kernel", engine.kernel_key)
 
-k_cache, v_cache = (np.zeros((32, PAGE, KV_HEADS, DIM), np.float32) for _ in "kv")
+k_cache, v_cache = (zeros(32, PAGE, KV_HEADS, DIM) for _ in "kv")
 table = np.zeros((2, 8), np.int32)  # page ids, a row a request
 kv_len = np.zeros(2, np.int32)
 free_pages = list(range(32))
@@ -28,13 +29,15 @@ def step(q_len):
         kv_len[r] += n
 
     # The new tokens' keys and values go into their pages first. Random numbers stand for a model's projections.
-    k_new, v_new = rng.standard_normal((2, len(pos), KV_HEADS, DIM), dtype=np.float32)
-    kvloom.append_kv(k_new, v_new, k_cache, v_cache, request=request, pos=pos, block_table=table)
+    k_new, v_new = (normal(rng, len(pos), KV_HEADS, DIM) for _ in "kv")
+    slots = np.empty(len(pos), np.int64)
+    kvloom.append_slots(slots, request=request, pos=pos, page_size=PAGE, num_pages=32, block_table=table)
+    kvloom.append_kv(k_new, v_new, k_cache, v_cache, slots=there(slots))
 
     # Plan once a step; the plan serves every layer.
     plan = engine.plan(kv_len, np.cumsum([0, *q_len]), block_table=table)
-    q = rng.standard_normal((len(pos), HEADS, DIM), dtype=np.float32)
-    out, lse = engine.run(plan, q, k_cache, v_cache, return_lse=True)
+    q = normal(rng, len(pos), HEADS, DIM)
+    out, lse = engine.run(plan, q, k_cache, v_cache, pages=there(table), return_lse=True)
     print(f"  {len(pos):3} new tokens over {kv_len[0]:3} + {kv_len[1]:3} keys   out[0] = {out[0, 0, 0]:+.4f}  lse[0] = {lse[0, 0]:+.4f}")
     return plan
 

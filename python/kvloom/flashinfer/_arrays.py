@@ -97,10 +97,10 @@ def host(x):
 
 
 def placed(x, like):
-    """x where `like` is, in its framework; x itself if it is there."""
+    """x where `like` is, in its framework; x itself if it is there. A copy to a GPU is put into the current stream and not waited for."""
     if is_torch(like):
         torch = module_of(like)
-        return x.to(like.device) if isinstance(x, torch.Tensor) else torch.as_tensor(x, device=like.device)
+        return (x if isinstance(x, torch.Tensor) else torch.as_tensor(x)).to(like.device, non_blocking=like.is_cuda)
     if framework_of(like) == "cupy":
         return module_of(like).asarray(x)
     return x.numpy() if is_torch(x) else x

@@ -7,7 +7,7 @@ import functools
 from .. import _core
 from .._errors import UnsupportedError
 from .._frameworks import dtype_name
-from ._arrays import alibi_slopes, indices, to_base2
+from ._arrays import alibi_slopes, device_of, framework_of, indices, to_base2
 from ._masks import packed_mask
 from ._named_errors import named_errors
 from ._plans import keep_if_captured, one_request
@@ -60,7 +60,7 @@ def attend_one(
     if packed is not None:
         extra["mask"], extra["mask_indptr"] = packed, begins
     if spec.alibi:
-        extra["alibi_slopes"] = alibi_slopes(q_dims[1], q)
+        extra["alibi_slopes"] = _slopes(q_dims[1], q)
     if params:
         extra["params"] = params
     keep_if_captured(planned, q)
@@ -69,6 +69,16 @@ def attend_one(
     if fused.out is not None:
         scaled(out, fused.out)
     return (out, to_base2(lse)) if return_lse else out
+
+
+_kept_slopes: dict = {}  # a capture can't copy them from the host
+
+
+def _slopes(heads: int, q):
+    key = (framework_of(q), str(device_of(q)), heads)
+    if key not in _kept_slopes:
+        _kept_slopes[key] = alibi_slopes(heads, q)
+    return _kept_slopes[key]
 
 
 @named_errors
