@@ -21,6 +21,7 @@ import gc
 import json
 import platform
 import statistics
+import sys
 import time
 
 import numpy as np
@@ -213,16 +214,22 @@ def main():
         "shape": {"requests": options.requests, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE, "dtype": "bf16"},
         "rows": {},
     }
+    failed = 0
     for part in (bench.eight_tensors, bench.host, *((bench.on_device, bench.graph) if gpu else ()), bench.wrapper):
-        for name, rows in part().items():
+        try:
+            made = part()
+        except Exception as error:  # the other rows stand
+            made, failed = {part.__name__: {"why": f"{type(error).__name__}: {error}"[:500]}}, 1
+        for name, rows in made.items():
             data["rows"][name] = rows
             for what, row in rows.items():
-                print(f"{name:30} {what:7} {row['median_us']:8.2f} us   p10 {row['p10_us']:.2f}, p90 {row['p90_us']:.2f}, p99 {row['p99_us']:.2f}", flush=True)
+                print(f"{name:30} {row}" if what == "why" else f"{name:30} {what:7} {row['median_us']:8.2f} us   p10 {row['p10_us']:.2f}, p90 {row['p90_us']:.2f}, p99 {row['p99_us']:.2f}", flush=True)
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(data, file, indent=1)
                 file.write("\n")
+    return failed
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
