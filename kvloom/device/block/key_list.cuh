@@ -19,10 +19,27 @@ struct KeySlot {
   }
 };
 
-/// True if `page` is none of the cache's, which is only allowed of keys that masks take from all rows: then there is nothing to read.
-__device__ __forceinline__ bool is_outside(const AttendArgs& args, int64_t page) {
+/// A key that some row keeps, by its page id, which may still be on its way: whatever looks at the id waits for it, so that is for who fetches
+/// the key's rows, later (row_place).
+struct AskedKey {
+  uint32_t page;    // the id's low half: ids that fit into a cache have no other
+  int32_t in_page;  // -1: no row keeps the key
+};
+template <bool kPaged>
+__device__ __forceinline__ AskedKey ask_key(const AttendArgs& args, const RowGroup& group, int32_t j) {
+  const KeySlot<kPaged> slot(args, group, j);
+  return {uint32_t(args.params.pages[slot.entry]), slot.in_page};
+}
+
+/// Where a key's row of K or V begins, in units (contract/attend_boxes.h).
+__device__ __forceinline__ uint32_t row_place(const AskedKey& key, const AttendBoxes::Of& of, int head) {
+  return key.page * uint32_t(of.page_step) + uint32_t(key.in_page) * uint32_t(of.token_step) + uint32_t(head) * uint32_t(of.head_step);
+}
+/// False if there is nothing to read: no row keeps the key, or its page is none of the cache's, which is only allowed of keys that masks take
+/// from all rows.
+__device__ __forceinline__ bool is_there(const AttendArgs& args, const AskedKey& key) {
   const int64_t pages = args.params.kv.num_pages;
-  return pages > 0 && uint64_t(page) >= uint64_t(pages);
+  return key.in_page >= 0 && (pages <= 0 || int64_t(key.page) < pages);
 }
 
 /// Coordinate of a page and head in a map. A page that is none of the cache's may come out anywhere: boxes outside are zeros.

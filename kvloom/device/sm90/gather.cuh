@@ -37,27 +37,20 @@ struct RowLoader {
         : begin(max_of(w.keys.begin, w.any_begin)), end(min_of(w.keys.end, w.any_end)), first(w.keys.begin), prefix_end(min_of(w.keys.end, w.prefix_end)) {}
     __device__ __forceinline__ bool has(int32_t key) const { return ((key >= begin) & (key < end)) | ((key >= first) & (key < prefix_end)); }
   };
-  /// This lane's key of a tile, on its way.
-  struct Asked {
-    int32_t page;
-    int32_t in_page;  // -1: no row keeps the key, or it has no page
-  };
+  using Asked = block::AskedKey;
+  /// This lane's key of a tile.
   __device__ __forceinline__ Asked ask(const Pass<C>& pass, const Kept& kept, int32_t token) const {
     const int32_t key = token + warp * kPartKeys + lane;
     if (lane >= kPartKeys || !kept.has(key)) return {0, -1};
-    const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
-    const int64_t page = args.attend.params.pages[slot.entry];
-    return {int32_t(page), block::is_outside(args.attend, page) ? -1 : slot.in_page};
+    return block::ask_key<C.paged>(args.attend, pass.group, key);
   }
   /// Its place, for all lanes; true if every key has one.
   __device__ __forceinline__ bool warp_place(const Asked& asked, int kv_head, RowPlaces<C>& places) const {
-    const AttendBoxes::Of &k = args.boxes.k, &v = args.boxes.v;
-    const bool there = asked.in_page >= 0;
+    const bool there = block::is_there(args.attend, asked);
     if (lane < kPartKeys) {
-      const uint32_t page = uint32_t(asked.page), in_page = uint32_t(asked.in_page), head = uint32_t(kv_head);
       const int at = warp * kPartKeys + lane;
-      places.k[at] = there ? page * uint32_t(k.page_step) + in_page * uint32_t(k.token_step) + head * uint32_t(k.head_step) : RowPlaces<C>::kNone;
-      places.v[at] = there ? page * uint32_t(v.page_step) + in_page * uint32_t(v.token_step) + head * uint32_t(v.head_step) : RowPlaces<C>::kNone;
+      places.k[at] = there ? block::row_place(asked, args.boxes.k, kv_head) : RowPlaces<C>::kNone;
+      places.v[at] = there ? block::row_place(asked, args.boxes.v, kv_head) : RowPlaces<C>::kNone;
     }
     const bool all = __all_sync(0xffffffffu, there || lane >= kPartKeys);
     __syncwarp();

@@ -22,7 +22,7 @@ struct AttendConfig {
   KVLOOM_HD constexpr int threads() const { return 32 * (kLoaderWarps + kWarps); }
   // Registers a thread: what the kernel is launched with, handed out anew between the warps that load and those that compute.
   KVLOOM_HD constexpr int launch_registers() const { return 168; }
-  KVLOOM_HD constexpr int loader_registers() const { return gathers ? 80 : 56; }
+  KVLOOM_HD constexpr int loader_registers() const { return gathers ? 88 : 56; }
   KVLOOM_HD constexpr int compute_registers() const { return gathers ? 208 : 224; }
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
 

@@ -14,26 +14,26 @@ struct RowLoader {
   Memory& m;
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
 
-  static constexpr int kRowWarps = C.kLoaderWarps,
-                       kKnown = 32 / C.kPieceKeys * kRowWarps;  // pieces whose keys the lanes of the warps know at a time
+  static constexpr int kRowWarps = C.kLoaderWarps;
+  static constexpr int kHalves = 32 / C.kPieceKeys;  // a piece takes so many lanes: a half, if that is 2
+  static constexpr int kStep = kHalves * kRowWarps;  // pieces from one that a lane has a key of to the next
   static constexpr uint32_t kNone = ~0u;
+  static_assert(C.pieces >= kRowWarps);
 
-  /// Where this lane's key lies, for the pass's first head, in units; kNone: no row keeps it. Of piece `first` and, for the second half of
-  /// the lanes, the warp's next one.
+  using Asked = block::AskedKey;
+  /// This lane's key: of piece `first` and, for the second half of the lanes, the warp's next one.
+  __device__ __forceinline__ Asked ask(const Pass<C>& pass, const block::TileWalk& walk, int32_t num_pieces, int32_t first) const {
+    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = walk.template tile<C.kPieceKeys>(piece) + lane % C.kPieceKeys;
+    if (piece >= num_pieces || key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)) return {0, -1};
+    return block::ask_key<C.paged>(args.attend, pass.group, key);
+  }
+  /// Where its rows begin, for the pass's first head, in units; kNone: zeros instead.
   struct Places {
     uint32_t k, v;
   };
-  __device__ __forceinline__ Places find(const Pass<C>& pass, int32_t first) const {
-    const block::TileWalk& walk = pass.walk;
-    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = walk.template tile<C.kPieceKeys>(piece) + lane % C.kPieceKeys;
-    if (piece >= pass.num_pieces || key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)) return {kNone, kNone};
-    const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
-    const int64_t id = args.attend.params.pages[slot.entry];
-    if (block::is_outside(args.attend, id)) return {kNone, kNone};
-    const uint32_t page = uint32_t(id), in_page = uint32_t(slot.in_page), head = uint32_t(pass.kv_head);
-    const AttendBoxes::Of &k = args.boxes.k, &v = args.boxes.v;
-    return {page * uint32_t(k.page_step) + in_page * uint32_t(k.token_step) + head * uint32_t(k.head_step),
-            page * uint32_t(v.page_step) + in_page * uint32_t(v.token_step) + head * uint32_t(v.head_step)};
+  __device__ __forceinline__ Places find(const Asked& key, int kv_head) const {
+    if (!block::is_there(args.attend, key)) return {kNone, kNone};
+    return {block::row_place(key, args.boxes.k, kv_head), block::row_place(key, args.boxes.v, kv_head)};
   }
 
   /// Rows of one head of K or V; lane l has the place of key l % 16 of the piece whose keys begin at lane `first`. `kAll`: no row is
@@ -83,8 +83,8 @@ struct RowLoader {
     ptx::grid_dependency_wait();
     RingPlace<kPasses> at;
     RingPlace<1> query_to;
-    RingPlace<C.pieces> to;
-    int turn = 0;  // whose the next piece is
+    RingPlace<C.pieces> to{warp, 0};  // this warp's next piece
+    int32_t next = warp;              // its number, counted from the beginning of the pass
 #pragma unroll 1
     for (;; at.next(), query_to.next()) {
       if (warp == kPassWarp) passes.warp_make_next();
@@ -92,28 +92,32 @@ struct RowLoader {
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
       if (warp == kQueryWarp) warp_load_queries<C, V>(args.attend, m, pass, query_to);
-      // Pieces of a pass that are this warp's: those that are its turn, whichever warp has the first.
-      const int32_t offset = (warp - turn + kRowWarps) % kRowWarps;
-      Places next = find(pass, offset);
+      const block::TileWalk& walk = pass.walk;
+      const int32_t count = pass.num_pieces;
+      // Page ids are there when the warps have asked for as much as the ring holds: memory that is kept busy takes that long to answer.
+      Asked ahead[2] = {ask(pass, walk, count, next), ask(pass, walk, count, next + kStep)};
 #pragma unroll 1
-      for (int32_t first = 0; first < pass.num_pieces; first += kKnown) {
-        const Places places = next;
-        next = find(pass, first + kKnown + offset);
-        // Bit of a piece's first lane: all of its keys are there.
-        const uint32_t there = __ballot_sync(0xffffffffu, places.k != kNone), low = (there & 0xffffu) == 0xffffu,
-                       high = there >> 16 == 0xffffu, all = low | high << 16;
+      while (next < count) {
+        const Places known[2] = {find(ahead[0], pass.kv_head), find(ahead[1], pass.kv_head)};
+        const uint32_t gone[2] = {__ballot_sync(0xffffffffu, known[0].k == kNone), __ballot_sync(0xffffffffu, known[1].k == kNone)};
+        const int32_t after = next + 2 * kStep;
 #pragma unroll 1
-        for (int i = 0; i < kKnown && first + i < pass.num_pieces; ++i, to.next()) {
-          if (i % kRowWarps != offset) continue;
+        for (int i = 0; i < 2 * kHalves && next < count; ++i) {
           m.piece.wait_left(to);
-          const int from = i / kRowWarps * C.kPieceKeys;
-          if (all >> from & 1u)
-            warp_fetch<true>(places, from, pass.heads, to);
+          const bool low = i < kHalves;
+          const Places places{low ? known[0].k : known[1].k, low ? known[0].v : known[1].v};
+          const int first = i % kHalves * C.kPieceKeys;
+          if (((low ? gone[0] : gone[1]) >> first & ((1u << C.kPieceKeys) - 1)) == 0)
+            warp_fetch<true>(places, first, pass.heads, to);
           else
-            warp_fetch<false>(places, from, pass.heads, to);
+            warp_fetch<false>(places, first, pass.heads, to);
+          next += kRowWarps, to.at += kRowWarps;
+          if (to.at >= C.pieces) to.at -= C.pieces, to.parity ^= 1;
+          if (i == 0) ahead[0] = ask(pass, walk, count, after);
+          if (i == 1) ahead[1] = ask(pass, walk, count, after + kStep);
         }
       }
-      turn = (turn + pass.num_pieces) % kRowWarps;
+      next -= count;
       m.passes.warp_leave(at);
     }
   }
