@@ -133,6 +133,24 @@ TEST_F(GpuStream, BothKindsOfOtherConfigurations) {
   }
 }
 
+// Pages without boxes: long lists, which go round the rings of their kernels several times, and short ones, whose copies are still under way when a
+// warp goes on to the next.
+TEST_F(GpuStream, RowsOneByOne) {
+  for (const int32_t page_size : {1, 2, 4, 5}) {
+    for (const int kind : {0, 1, 2}) {
+      Step step;
+      step.spec = spec_of(Storage::paged, page_size, 2, 8);
+      if (page_size == 2) step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
+      if (page_size == 1 && kind == 0) step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
+      if (kind == 0) step.requests = {{1, 700}, {2, 5}, {1, 16}, {1, 17}, {3, 0}, {1, 333}, {4, 1000}};
+      if (kind == 1) step.requests = {{130, 900}, {64, 64}, {17, 70}, {90, 1}, {300, 310}};
+      if (kind == 2) step.requests = {{1, 700}, {130, 600}, {2, 5}, {64, 64}, {1, 40}};
+      step.make();
+      expect_right(step, options("sm90", kind == 1 ? 1 : 2), "pages of " + std::to_string(page_size) + ", kind " + std::to_string(kind));
+    }
+  }
+}
+
 // fp8 heads come two together: behind the last of an odd number there is none.
 TEST_F(GpuStream, OddHeadsTwoTogether) {
   for (const int32_t kv_heads : {1, 3}) {
