@@ -211,7 +211,8 @@ def test_fork():
 
 def test_ctrl_c():
     program = textwrap.dedent("""
-        import numpy as np, kvloom, sys
+        import numpy as np, kvloom, signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit that it is ignored
         q = np.zeros((500, 2, 64), np.float32)
         print("ready", flush=True)
         try:
@@ -224,7 +225,10 @@ def test_ctrl_c():
     assert child.stdout.readline() == "ready\n"
     time.sleep(0.3)
     child.send_signal(signal.SIGINT)
-    out, _ = child.communicate(timeout=30)
+    try:
+        out, _ = child.communicate(timeout=30)
+    finally:
+        child.kill()
     assert out == "stopped\n" and child.returncode == 0
 
 
