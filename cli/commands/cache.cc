@@ -22,6 +22,7 @@ struct Arguments {
   std::string file, arch, folder, variant;
   const UserVariant* user() const { return variant.empty() ? nullptr : variant_from_file(variant); }
   int32_t jobs = 0;
+  bool timeline = false;
 };
 
 /// The architecture asked for, else that of the first GPU.
@@ -60,11 +61,11 @@ std::vector<std::string> keys_of(const Arguments& a) {
 }
 
 /// Compiles keys first, first + step, ...; returns how many failed, each said on stderr.
-int warm_some(const std::vector<std::string>& keys, const std::string& arch, const UserVariant* user, size_t first, size_t step) {
+int warm_some(const std::vector<std::string>& keys, const std::string& arch, const UserVariant* user, bool timeline, size_t first, size_t step) {
   int failed = 0;
   for (size_t i = first; i < keys.size(); i += step) {
     try {
-      warm_kernel(keys[i], arch, user);
+      warm_kernel(keys[i], arch, user, timeline);
     } catch (const Error& e) {
       std::fprintf(stderr, "kvloom: %s\n", e.what());
       ++failed;
@@ -81,11 +82,11 @@ int warm(const Arguments& a) {
   const int32_t cores = std::max(1, int32_t(std::thread::hardware_concurrency()) / 2);
   const size_t jobs = size_t(std::min<int64_t>(a.jobs > 0 ? a.jobs : cores, int64_t(keys.size())));
   const UserVariant* const user = a.user();
-  if (jobs == 1) return warm_some(keys, arch, user, 0, 1) > 0 ? 1 : 0;
+  if (jobs == 1) return warm_some(keys, arch, user, a.timeline, 0, 1) > 0 ? 1 : 0;
   std::vector<pid_t> children;
   for (size_t j = 0; j < jobs; ++j) {
     const pid_t child = ::fork();
-    if (child == 0) ::_exit(warm_some(keys, arch, user, j, jobs) > 0 ? 1 : 0);
+    if (child == 0) ::_exit(warm_some(keys, arch, user, a.timeline, j, jobs) > 0 ? 1 : 0);
     if (child > 0) children.push_back(child);
   }
   int bad = children.size() < jobs;
@@ -108,12 +109,14 @@ void add(CLI::App& command, int& exit_code) {
   c->add_option("key", a->keys, "attend.sm80.bf16.d128.paged.causal")->required();
   c->add_option("--arch", a->arch, "sm_90a, ...; default: the GPU's");
   c->add_option("--variant", a->variant, "A variant of your own on top of the key (docs/variants.md)")->type_name("FILE");
-  c->callback([a] { std::fputs(kernel_source(a->keys[0], arch_of(*a), a->user()).c_str(), stdout); });
+  c->add_flag("--timeline", a->timeline, "As bench and replay run it with --timeline: with marks of time");
+  c->callback([a] { std::fputs(kernel_source(a->keys[0], arch_of(*a), a->user(), a->timeline).c_str(), stdout); });
   c = command.add_subcommand("warm", "Compile keys that are not there yet");
   c->add_option("--key", a->keys, "attend.sm80.bf16.d128.paged.causal; may be given again");
   c->add_option("--file", a->file, "Keys, one a line; - is stdin");
   c->add_option("--arch", a->arch, "sm_80, sm_90a, ...; default: the GPU's");
   c->add_option("--variant", a->variant, "A variant of your own on top of every key (docs/variants.md)")->type_name("FILE");
+  c->add_flag("--timeline", a->timeline, "As bench and replay run them with --timeline: with marks of time");
   c->add_option("--jobs", a->jobs, "Processes side by side; default: one for two cores")->check(kPositive);
   c->callback([a, &exit_code] { exit_code = warm(*a); });
   c = command.add_subcommand("clear", "Remove all of it");

@@ -150,6 +150,7 @@ Engine::Engine(const AttentionSpec& spec, const Capacity& capacity, const Engine
     state_->threads = options.threads > 0 ? std::make_shared<ThreadPool>(options.threads) : runtime::shared_threads();
   }
   state_->check_pages = options.check_pages;
+  state_->timeline = options.timeline;
   if (options.check_pointers && state_->setup.device != nullptr) {
     state_->pointers = std::make_unique<api::PointerCheck>(state_->setup.choice.gpu.device);
     state_->host_pointers = std::make_unique<api::PointerCheck>(state_->setup.choice.gpu.device);
@@ -214,9 +215,10 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
   BoxedAttendArgs boxed;  // boxes: whatever is there; a launch that has use for them makes them
   AttendArgs& args = boxed.attend;
   args.params = api::checked_params(p, tensors, s.runner ? Backend::cuda : Backend::cpu, s.pointers.get());
+  args.timeline = s.checked_timeline(p, tensors.timeline);
   if (p.total_tokens == 0) return;  // no rows, no kernel
   if (s.runner) return s.runner->run(*p.cuda, boxed, static_cast<jit::CuStream>(stream));
-  runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), args.params, s.scratch, *s.threads, s.setup.user);
+  runtime::launch_cpu(*s.kernel().kernel, s.setup.spec, p.view(), args.params, s.scratch, *s.threads, s.setup.user, args.timeline);
 }
 
 std::string Engine::explain() const {

@@ -18,6 +18,7 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/timeline.h"
 #include "kvloom/plan/scheduler_config.h"
 #include "kvloom/support/error.h"
 
@@ -61,6 +62,7 @@ struct RunTensors {
   Span<const VariantParam> params;       // one for every parameter of spec.variant.user, in any order
   ScaleParams scale;                     // a k/v scale other than 1 with a 16- or 32-bit cache is refused
   bool bare_state = false;               // leave the sink, or the user's finish, out of O and LSE
+  void* timeline = nullptr;              // options.timeline: timeline_layout(plan).bytes() of zeros, where run() writes when items began and ended
 };
 
 struct EngineOptions {
@@ -79,6 +81,7 @@ struct EngineOptions {
   bool check_pages = true;  // plan() reads every page id a row can see, so that run() can refuse one that is out of range; false, and no
                             // search for shared prefixes (levels, Capacity::max_level_rows): ids may lie on the device
   bool early_launch = true;  // cuda, Hopper and up: a run's kernel may take its place while the work in front of it in the stream ends
+  bool timeline = false;     // runs can say when each item began and ended (RunTensors::timeline). cuda: kernels of their own, a little slower
 };
 
 /// Memory for partial results, of the device that the engine runs on. Not given: the engine allocates its own.
@@ -175,6 +178,9 @@ class Engine {
   /// Computes attention for all query tokens of the plan. CPU: returns when done; `stream` is nullptr. GPU: puts the launch into `stream`
   /// and returns; may be captured. Runs of one engine are put in order, whatever their streams (they share its workspace).
   void run(const Plan& plan, const RunTensors& tensors, void* stream = nullptr);
+
+  /// Of the memory that a run of `plan` fills where RunTensors::timeline names it; view_timeline() reads it. Where the backend runs, 8-byte aligned.
+  TimelineLayout timeline_layout(const Plan& plan) const;
 
   /// What was considered for this engine and why: kernels, tiles, packed rows, FLOP a byte; with fused RoPE, advice (docs/explain.md).
   std::string explain() const;

@@ -68,7 +68,7 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
   check_capacity(capacity, s.spec);
   check_options(options);
   s.choice = runtime::choose_attend(
-      s.spec, {options.backend, options.cpu_target, options.device, options.cuda_arch, options.kernel, options.policy == Policy::fixed_split});
+      s.spec, {options.backend, options.cpu_target, options.device, options.cuda_arch, options.kernel, options.policy == Policy::fixed_split, options.timeline});
   if (s.on_gpu() && s.choice.gpu.device >= 0) {
     s.device = &runtime::Device::get(s.choice.gpu.device);
     s.module = &runtime::attend_module(*s.device, s.choice.unit);

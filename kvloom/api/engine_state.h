@@ -23,6 +23,7 @@ struct EngineState {
   std::unique_ptr<runtime::CudaRunner> runner;  // GPU
   std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
   bool check_pages = true;
+  bool timeline = false;
   std::unique_ptr<PointerCheck> pointers, host_pointers;  // GPU, where they are to be checked
   uint64_t id = 0;                                        // no two engines of a process have the same
 
@@ -49,6 +50,8 @@ struct EngineState {
   /// Number `i` of PlanState::add_blocks; nullptr: the engine has none.
   plan::Planner* planner_number(int i) { return i == 0 ? &planner : own_planner[i - 1].get(); }
   void check_owner(const PlanState& plan, const char* where) const;
+  /// RunTensors::timeline, checked; nullptr: nobody asked.
+  CtaTimes* checked_timeline(const PlanState& plan, void* memory);
 };
 
 }  // namespace kvloom::api

@@ -24,7 +24,7 @@ const runtime::AttendKernel* family_of(const std::string& name) {
   return nullptr;
 }
 
-jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVariant* user) {
+jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVariant* user, bool timeline) {
   ParsedKey k = parse_kernel_key(key);
   const runtime::AttendKernel* family = family_of(k.family);
   require(k.task == "attend" && family != nullptr,
@@ -38,15 +38,16 @@ jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVar
   const runtime::GpuTarget target = runtime::typical_target(arch);
   const std::string refusal = family->gpu.refusal(k.spec, target, k.fixed_split);
   if (!refusal.empty()) fail(ErrorCode::unsupported, "{}: no kernel for {}: {}", key, arch, refusal);
-  return family->gpu.unit(k.spec, target, k.fixed_split);
+  const jit::Unit unit = family->gpu.unit(k.spec, target, k.fixed_split);
+  return timeline ? jit::with_timeline(unit) : unit;
 }
 
 /// What a key is compiled as: an attention unit entry by entry, or one of the programs that are the same for every spec.
-std::vector<jit::Program> programs_of(const std::string& key, const std::string& arch, const UserVariant* user) {
+std::vector<jit::Program> programs_of(const std::string& key, const std::string& arch, const UserVariant* user, bool timeline) {
   for (const jit::Program& program : {jit::ops_program(), jit::plan_program()}) {
     if (program.key == key) return {program};
   }
-  return unit_of(key, arch, user).programs();
+  return unit_of(key, arch, user, timeline).programs();
 }
 
 /// The number before `word` in a line of ptxas' report; 0 if the word is not there.
@@ -119,15 +120,15 @@ std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, b
   return runtime::choose_attend(spec, {Backend::cuda, nullptr, -1, arch.c_str(), nullptr, fixed_split}).winner().key;
 }
 
-std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user) {
+std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user, bool timeline) {
   for (const jit::Program& program : {jit::ops_program(), jit::plan_program()}) {
     if (program.key == key) return program.text;
   }
-  return unit_of(key, arch, user).whole();
+  return unit_of(key, arch, user, timeline).whole();
 }
 
-bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user) {
-  const std::vector<jit::Program> programs = programs_of(key, arch, user);
+bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user, bool timeline) {
+  const std::vector<jit::Program> programs = programs_of(key, arch, user, timeline);
   const jit::Cache cache = jit::Cache::of_environment();
   const auto is_cached = [&] {
     return std::all_of(programs.begin(), programs.end(), [&](const jit::Program& p) { return jit::is_cached(p, arch, cache); });
@@ -144,7 +145,7 @@ bool warm_kernel(const std::string& key, const std::string& arch, const UserVari
 
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user) {
   std::vector<KernelResources> list;
-  for (const jit::Program& program : programs_of(key, arch, user)) {
+  for (const jit::Program& program : programs_of(key, arch, user, false)) {
     std::string log;
     jit::compile_program(program, arch, log);
     list.push_back(resources_of(log));

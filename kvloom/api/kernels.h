@@ -40,10 +40,11 @@ std::vector<std::string> gpu_family_names();
 std::string gpu_kernel_key(const AttentionSpec& spec, const std::string& arch, bool fixed_split = false);
 /// The source that `key` is compiled from for `arch`; `user`: a variant of the user's on top of it (the key may name it, or not).
 /// Throws invalid_argument for a key that is none, unsupported.
-std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
+/// `timeline`: as engines with options.timeline run it.
+std::string kernel_source(const std::string& key, const std::string& arch, const UserVariant* user = nullptr, bool timeline = false);
 /// Compiles `key` for `arch` and keeps it; false: it was there already. No GPU is needed. Errors: as for an engine;
 /// io where the cache can't be written.
-bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
+bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user = nullptr, bool timeline = false);
 
 /// What ptxas said about an entry of a kernel.
 struct KernelResources {

@@ -3,6 +3,7 @@
 #include "kvloom/attn/state.h"
 #include "kvloom/cpu/arena.h"
 #include "kvloom/cpu/chunk.h"
+#include "kvloom/cpu/marks.h"
 #include "kvloom/cpu/rows.h"
 #include "kvloom/variants/sink.h"
 
@@ -155,7 +156,7 @@ void merge_unit(const Run& run, const MergeUnit& unit, const ThreadMemory& m) {
 }
 
 /// Tells every unit that the item contributes to that its partials are there; merges those that this was the last of.
-void arrive(const Run& run, const WorkItem& item, const ThreadMemory& m) {
+void arrive(const Run& run, const WorkItem& item, const ThreadMemory& m, Marks& marks) {
   for (int32_t t = 0; t < item.touch_count; ++t) {
     const int32_t u = run.job.plan.touches[item.touch_begin + t];
     const MergeUnit& unit = run.job.plan.units[u];
@@ -163,15 +164,17 @@ void arrive(const Run& run, const WorkItem& item, const ThreadMemory& m) {
     const uint32_t before = counter.fetch_add(1, std::memory_order_acq_rel);
     if (before + 1 != static_cast<uint32_t>(unit.arrivals)) continue;
     merge_unit(run, unit, m);
+    marks.merged();
     counter.store(0, std::memory_order_relaxed);
   }
 }
 
-void run_item(const Run& run, const WorkItem& item, const ThreadMemory& m) {
+void run_item(const Run& run, const WorkItem& item, const ThreadMemory& m, Marks& marks) {
   if (item.partial_row < 0) {
     compute_folded(run, item, m, m.item);
+    marks.attended();
     store_item(run, item, m.item);
-    return;
+    return marks.stored();
   }
   if (item.chunked) {
     compute_chunked(run, item, m);
@@ -179,7 +182,9 @@ void run_item(const Run& run, const WorkItem& item, const ThreadMemory& m) {
     const int64_t dim = run.spec().head_dim_vo;
     compute_folded(run, item, m, {run.scratch->partial_o + item.partial_row * dim, run.scratch->partial_lse + item.partial_row});
   }
-  arrive(run, item, m);
+  marks.attended();  // the kernels write partial rows where they belong
+  marks.stored();
+  arrive(run, item, m, marks);
 }
 
 }  // namespace
@@ -197,14 +202,18 @@ int64_t thread_arena_bytes(const AttentionSpec& spec, const KernelClass classes[
 }
 
 void attend(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch, ThreadPool& pool,
-            Target target, const UserStage& user) {
+            Target target, const UserStage& user, CtaTimes* timeline) {
   const Kernels& k = kernels(target);
   const ScoreStage score = user.score ? user.score : k.score_stage(spec.variant);
   const Run run{Job{&spec, plan, &params, score, user.mark}, &k, &scratch, spec.variant.reduction == Reduction::sum};
   pool.for_each(plan.header->num_ctas, [&](int64_t cta, int thread) {
     Arena arena(static_cast<char*>(scratch.thread_arena) + thread * scratch.thread_arena_bytes);
     const ThreadMemory memory = take_thread_memory(arena, spec, plan.header->classes);
-    for (int32_t i = plan.cta_indptr[cta]; i < plan.cta_indptr[cta + 1]; ++i) run_item(run, plan.items[i], memory);
+    Marks marks(timeline, plan, cta, thread);
+    for (int32_t i = plan.cta_indptr[cta]; i < plan.cta_indptr[cta + 1]; ++i) {
+      run_item(run, plan.items[i], memory, marks);
+      marks.done();
+    }
   });
 }
 

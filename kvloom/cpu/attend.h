@@ -5,6 +5,7 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/timeline.h"
 #include "kvloom/cpu/chunk.h"
 #include "kvloom/cpu/target.h"
 #include "kvloom/support/thread_pool.h"
@@ -21,8 +22,8 @@ void kernel_classes(const AttentionSpec& spec, Target target, KernelClass classe
 int64_t thread_arena_bytes(const AttentionSpec& spec, const KernelClass classes[2]);
 
 /// Runs `plan`. Allocates nothing, throws nothing on valid input (the api room validates). `scratch.counters` are zero before and after.
-/// `user`: the stage of spec.variant.user.
+/// `user`: the stage of spec.variant.user. `timeline`: memory of a TimelineLayout of the plan, or nullptr.
 void attend(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch, ThreadPool& pool,
-            Target target, const UserStage& user = {});
+            Target target, const UserStage& user = {}, CtaTimes* timeline = nullptr);
 
 }  // namespace kvloom::cpu

@@ -96,8 +96,9 @@ std::string cubin_of(const Program& program, const std::string& arch, const Cach
     fail(ErrorCode::unsupported,
          "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"kvloom cache warm --arch "
          "{} "
-         "--key {}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
-         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.rfind(':')));
+         "--key {}{}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
+         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.rfind(':')),
+         has_timeline(program) ? " --timeline" : "");
   }
   return cache.find_or_make(
       name, [&] { return compiled(program, arch); }, say_waiting);

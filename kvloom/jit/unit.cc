@@ -8,6 +8,8 @@
 namespace kvloom::jit {
 namespace {
 
+constexpr const char kDefineTimeline[] = "#define KVLOOM_TIMELINE\n";
+
 /// A part of a variant: its type within kvloom::variants, and its header.
 struct Part {
   std::string type;
@@ -80,6 +82,13 @@ Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::v
   for (const UnitEntry& e : entries) unit.entries.push_back({e.name, kvloom::format("{}({}, {}, Variant)\n", e.macro, e.name, e.configs)});
   return unit;
 }
+
+Unit with_timeline(Unit unit) {
+  unit.text.insert(unit.text.find('\n') + 1, kDefineTimeline);
+  return unit;
+}
+
+bool has_timeline(const Program& program) { return program.text.find(kDefineTimeline) == program.text.find('\n') + 1; }
 
 Program ops_program() {
   return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n"};

@@ -49,6 +49,10 @@ struct UnitEntry {
 /// A user's text stands in it as it is, under its own file name and line numbers.
 Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::vector<UnitConfig>& configs, const std::vector<UnitEntry>& entries);
 
+/// The same with marks of time (device/block/timeline.cuh): other machine code, so another entry of the cache.
+Unit with_timeline(Unit unit);
+bool has_timeline(const Program& program);
+
 /// The kernels around attention (device/any), the same for every spec: append_kv, apply_rope, merge_states.
 Program ops_program();
 

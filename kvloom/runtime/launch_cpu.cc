@@ -9,10 +9,10 @@
 namespace kvloom::runtime {
 
 void launch_cpu(const AttendKernel& kernel, const AttentionSpec& spec, const PlanView& plan, const AttendParams& params,
-                const Scratch& scratch, ThreadPool& pool, const cpu::UserStage& user) {
+                const Scratch& scratch, ThreadPool& pool, const cpu::UserStage& user, CtaTimes* timeline) {
   if (plan.header->num_items == 0) return;
   if (plan.header->num_units > 0) std::memset(scratch.counters, 0, size_t(plan.header->num_units) * sizeof(uint32_t));
-  kernel.entry(spec, plan, params, scratch, pool, kernel.target, user);
+  kernel.entry(spec, plan, params, scratch, pool, kernel.target, user, timeline);
 }
 
 int32_t usable_cores() {

@@ -112,6 +112,7 @@ Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
       choice.chosen = int32_t(choice.candidates.size());
       if (kernel.backend == Backend::cuda) {
         choice.unit = kernel.gpu.unit(spec, judge.gpu(), wanted.fixed_split);
+        if (wanted.timeline) choice.unit = jit::with_timeline(std::move(choice.unit));
         c.key = kernel_key("attend", kernel.family, spec, wanted.fixed_split);
       }
     }

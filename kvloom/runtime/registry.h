@@ -6,6 +6,7 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/plan_format.h"
 #include "kvloom/contract/spec.h"
+#include "kvloom/contract/timeline.h"
 #include "kvloom/cpu/chunk.h"
 #include "kvloom/jit/unit.h"
 #include "kvloom/plan/scheduler_config.h"
@@ -20,7 +21,7 @@ namespace kvloom::runtime {
 
 /// How an attention kernel of the CPU is entered. `scratch.counters` are zero before and after.
 using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch,
-                           ThreadPool& pool, cpu::Target target, const cpu::UserStage& user);
+                           ThreadPool& pool, cpu::Target target, const cpu::UserStage& user, CtaTimes* timeline);
 
 /// Tiles and costs of steps of one class alone, where they have kernels of their own.
 struct OwnSchedules {
@@ -60,6 +61,7 @@ struct Wanted {
   const char* cuda_arch = nullptr;   // "sm_90a": choose for this architecture, device or not
   const char* family = nullptr;      // only this one; nullptr: the fastest
   bool fixed_split = false;          // the key says so where a family has kernels of their own for it
+  bool timeline = false;             // GPU: with marks of time; the key is the same
 };
 
 /// One kernel that was considered for a spec.

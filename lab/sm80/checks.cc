@@ -5,6 +5,7 @@
 #include "kvloom/plan/validate.h"
 #include "kvloom/support/check.h"
 #include "lab.h"
+#include "tests/support/timeline.h"
 
 #include <algorithm>
 #include <chrono>
@@ -25,6 +26,12 @@ const std::vector<UnitInfo>& lab::all_units() {
 }
 
 namespace {
+#if defined(KVLOOM_TIMELINE)
+constexpr bool kTimeline = true;  // units have marks of time
+#else
+constexpr bool kTimeline = false;
+#endif
+
 /// Takes on what the unit is compiled for. False: the case can't.
 bool conform(Case& c, const UnitInfo& u, int64_t i) {
   AttentionSpec& s = c.spec;
@@ -207,17 +214,22 @@ Verdict run(CaseData& data, const UnitInfo& u, const Schedule& how, std::vector<
   a.scratch.partial_o = static_cast<float*>(m.upload(po.data(), int64_t(po.size()) * 4));
   a.scratch.partial_lse = static_cast<float*>(m.upload(pl.data(), int64_t(pl.size()) * 4));
   a.scratch.counters = static_cast<uint32_t*>(m.upload(counters.data(), int64_t(counters.size()) * 4));
+  const TimelineLayout layout{how.ctas, 1, view.header->num_items};
+  std::vector<uint64_t> times(size_t(layout.bytes() / 8), 0);
+  if (kTimeline) a.timeline = static_cast<CtaTimes*>(m.upload(times.data(), layout.bytes()));
   unit.launch(kind, a, how.ctas);
   m.finish();
   m.download(host.o, a.params.o, extent(data.tensors().o));
   if (host.lse) m.download(host.lse, a.params.lse, extent(data.tensors().lse));
   m.download(counters.data(), a.scratch.counters, int64_t(counters.size()) * 4);
+  if (kTimeline) m.download(times.data(), a.timeline, layout.bytes());
   m.release();
   Verdict v;
   v.fault = data.stray_write();
   for (const uint32_t x : counters) {
     if (x && v.fault.empty()) v.fault = "a counter was not reset";
   }
+  if (kTimeline && v.fault.empty()) v.fault = test::timeline_fault(view, layout, times.data());
   o = data.read_o();
   if (c.want_lse) lse = data.read_lse();
   return v;

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # emulate.sh [unit ...]: builds lab/sm80/out/emulate/emulated, the random cases on an emulated GPU, for these units (default: all of units.py).
+# KVLOOM_TIMELINE=1: with marks of time, which are checked too.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${OUT_DIR:-lab/sm80/out/emulate}
 PYTHONPATH=lab/sm80 python3 lab/sm80/units.py $out "${@:-checks}"
 sed 's/.*/UNIT(&)/' $out/names > $out/emulated.inc
-flags="-std=c++20 -O1 -g -w -I$out -Ilab/sm80/emulator -I. -Ilab/sm80"
+flags="-std=c++20 -O1 -g -w -I$out -Ilab/sm80/emulator -I. -Ilab/sm80 ${KVLOOM_TIMELINE:+-DKVLOOM_TIMELINE}"
 g++ $flags -c lab/sm80/emulator/simt.cc -o $out/simt.o
 g++ $flags -c lab/sm80/emulator/machine.cc -o $out/machine.o
 g++ $flags -c lab/sm80/checks.cc -o $out/checks.o

@@ -2,7 +2,7 @@
 # emulate.sh [KEY ...]: builds lab/sm90/out/libemulated.so, the tests' fake CUDA driver with these units of family sm90 (default: those below)
 # on an emulated GPU, one CTA at a time: attend_compute has the rows of its cluster in one CTA. Then
 #   KVLOOM_TEST_DRIVER=lab/sm90/out/libemulated.so build/release/bin/test_cuda --gtest_filter=...
-# runs tests on it. Needs build/release with kvloom and test_cuda.
+# runs tests on it. Needs build/release with kvloom and test_cuda. KVLOOM_TIMELINE=1: units with marks of time, which GpuTimeline.* wants.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=lab/sm90/out
@@ -18,7 +18,7 @@ for key in "${keys[@]}"; do
   u=${key//[.-]/_}
   echo "UNIT($u, \"$key\")" >> $out/emulated.inc
   # A cluster's rows in one CTA: as many computing warpgroups, and tiles of half the keys, so that descriptors reach all of shared memory.
-  build/release/bin/kvloom cache show "$key" --arch sm_90a | python3 -c '
+  build/release/bin/kvloom cache show "$key" --arch sm_90a ${KVLOOM_TIMELINE:+--timeline} | python3 -c '
 import re, sys
 for line in sys.stdin:
     if " kCompute{" in line and "ctas = 2" in line:

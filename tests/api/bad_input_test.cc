@@ -175,6 +175,8 @@ const BadInput kBadRuns[] = {
      [](Bench& s) { s.step.tensors.alibi_slopes = s.step.slopes.data(); }},
     {"SinkNotWanted", kInvalid, "sink: got an array, wanted none", [](Bench& s) { s.step.tensors.sink = s.step.sinks.data(); }},
     {"MaskNotWanted", kInvalid, "mask: got an array, wanted none", [](Bench& s) { s.step.tensors.mask = s.step.mask.data(); }},
+    {"TimelineNotWanted", kInvalid, "timeline: got memory, wanted a null pointer; this engine's runs take no times",
+     [](Bench& s) { s.step.tensors.timeline = s.step.kv_len.data(); }},
     {"PositionsNotWanted", kInvalid, "page_pos: got an array, wanted none",
      [](Bench& s) { s.step.tensors.page_pos = s.step.kv_len.data(); }},
 };

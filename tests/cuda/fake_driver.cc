@@ -295,6 +295,7 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, vo
   }
   if (c->grid_x % cluster != 0) return kInvalid;
   call.grid = c->grid_x / cluster;
+  call.cluster = cluster;
   call.block = c->block_x;
   const test::FakeCubin& cubin = function.module->cubin;
   const kvloom::KernelFacts& facts = function.name == "attend_memory" ? cubin.memory : function.name == "attend_compute" ? cubin.compute : function.name == "attend_mixed" ? cubin.mixed : cubin.small;

@@ -50,6 +50,19 @@ void fill_refused(const AttendArgs& args, const AttentionSpec& spec, const PlanH
   }
 }
 
+/// What the CPU noted of each list, as a cluster's CTAs would have: all of them the same, and its merges once.
+void spread_times(const std::vector<char>& from, const PlanView& plan, int32_t cluster, CtaTimes* to) {
+  const TimelineView times = view_timeline(from.data(), {plan.header->num_ctas, 1, plan.header->num_items});
+  auto* const items = reinterpret_cast<ItemTimes*>(to + plan.header->num_ctas * cluster);
+  for (int64_t i = 0; i < times.ctas.size * cluster; ++i) to[i] = times.ctas[i / cluster];
+  for (int64_t i = 0; i < times.items.size * cluster; ++i) {
+    const int32_t rank = int32_t(i % cluster);
+    items[i] = times.items[i / cluster];
+    items[i].cta = items[i].cta * cluster + rank;
+    if (rank > 0) items[i].merged = 0;
+  }
+}
+
 void run_attend(const KernelCall& call) {
   AttendArgs args = call.as<AttendArgs>();
   const PlanView plan = view_plan(args.plan);
@@ -78,7 +91,10 @@ void run_attend(const KernelCall& call) {
   if (plan.header->status != PlanStatus::ok) return fill_refused(args, call.spec, *plan.header);
   const cpu::Target target = cpu::best_target();
   const cpu::UserStage user = spec.variant.user ? runtime::user_stage(spec.variant, target) : cpu::UserStage();
-  cpu::attend(spec, plan, args.params, args.scratch, pool, target, user);
+  std::vector<char> times(size_t(TimelineLayout{plan.header->num_ctas, 1, plan.header->num_items}.bytes()));
+  const bool timed = args.timeline != nullptr;
+  cpu::attend(spec, plan, args.params, args.scratch, pool, target, user, timed ? reinterpret_cast<CtaTimes*>(times.data()) : nullptr);
+  if (timed) spread_times(times, plan, int32_t(call.cluster), args.timeline);
 }
 
 /// The CPU's loop is given slots that append_kv checked; a GPU's are read by the kernel alone, which skips what the cache does not have.

@@ -13,7 +13,8 @@ struct KernelCall {
   void (*run)(const KernelCall&) = nullptr;
   std::string name;
   std::vector<char> argument;  // every kernel of ours takes one struct
-  unsigned grid = 1, block = 1;
+  unsigned grid = 1, block = 1;  // attention: lists of items, of `cluster` CTAs each
+  unsigned cluster = 1;
   AttentionSpec spec;  // attention: what it computes
   bool boxed = false;  // attention: of a family that takes BoxedAttendArgs
 

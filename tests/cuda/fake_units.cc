@@ -13,6 +13,7 @@ bool store_fake_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shar
   for (const char* family : {"sm80", "sm90"}) {
     if (family == std::string("sm90") && !runtime::sm90_refusal(spec, runtime::Device::get(0).target(), fixed_split).empty()) continue;
     const runtime::Choice choice = runtime::choose_attend(spec, {Backend::cuda, nullptr, 0, nullptr, family, fixed_split});
+    const jit::Unit timed = jit::with_timeline(choice.unit);
     FakeCubin cubin;
     cubin.spec = spec;
     if (choice.winner().kernel->family == std::string("sm90")) {  // as its kernels are
@@ -26,10 +27,12 @@ bool store_fake_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shar
     for (KernelFacts* entry : {&cubin.memory, &cubin.compute, &cubin.mixed}) {
       if (shared_bytes > 0) entry->shared_bytes = shared_bytes;
     }
-    for (const jit::Program& program : choice.unit.programs()) {
-      jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
-      name.compiler = "fake";
-      if (!jit::Cache::of_environment().store(name, cubin.bytes())) return false;
+    for (const jit::Unit* unit : {&choice.unit, &timed}) {
+      for (const jit::Program& program : unit->programs()) {
+        jit::CacheName name = jit::cache_name(program, choice.gpu.arch);
+        name.compiler = "fake";
+        if (!jit::Cache::of_environment().store(name, cubin.bytes())) return false;
+      }
     }
   }
   return true;

@@ -4,6 +4,7 @@
 
 #include "kvloom/attn/state.h"
 #include "kvloom/contract/attend_args.h"
+#include "kvloom/device/block/timeline.cuh"
 #include "kvloom/device/block/variant.cuh"
 #include "kvloom/device/ptx/math.cuh"
 #include "kvloom/device/ptx/sync.cuh"
@@ -195,7 +196,7 @@ struct UnitAhead {
 /// `complete` is one shared word. `first`: the first unit, if it is known. All threads of the team call it, after its partials are written.
 template <class V, DType kType, bool kInTurn, int kInFlight, class Team>
 __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete,
-                                            const UnitAhead* first = nullptr) {
+                                            const UnitAhead* first = nullptr, Marks marks = {}) {
   const int lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
     Team::sync();  // partials of all threads before the arrival; `complete` free again
@@ -211,6 +212,7 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
       }
       const uint32_t all = __ballot_sync(0xffffffffu, last);
       if (lane == 0) *complete = all;
+      marks.merged(__popc(all));
     }
     Team::sync();
     for (uint32_t left = *complete; left != 0; left &= left - 1) {

@@ -155,7 +155,7 @@ struct Pass {
 
   /// The state of the warp's rows over all tiles.
   template <class State, class Q>
-  __device__ __forceinline__ void run(State& state, Q& q, const block::Scaling& scaling, int row0, int key0) const {
+  __device__ __forceinline__ void run(State& state, Q& q, const block::Scaling& scaling, int row0, int key0, block::Marks& marks) const {
     const bool together = block::has_key<V>() && !in_registers;  // all warps stay at the same tile: they rewrite its keys
     int32_t token = walk.start;
     TileRing<C, V> ring(m);
@@ -169,6 +169,10 @@ struct Pass {
       __syncthreads();
     }
     q.hold();
+    if constexpr (block::kMarks) {
+      if (walk.has(token)) ring.warp_wait(false);
+      marks.fed();
+    }
     bool there = false;  // this tile, as far as one has seen
     const LaneOffsets lane_offset{ptx::kept(Keys<C, kPlacedKeys, C.key_tiles()>::lane_offset(key0)),
                                   ptx::kept(Values<C, 4>::lane_offset(C.wide() ? 0 : key0))};
@@ -207,7 +211,7 @@ struct Pass {
 /// The state of an item's rows over `keys` for one KV head, stored.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanView& plan, int kv_head, const block::KeySpan& keys,
-                                             const ChunkPlace& place, SharedMemory<C, V>& m) {
+                                             const ChunkPlace& place, SharedMemory<C, V>& m, block::Marks& marks) {
   constexpr bool kFp8K = Pass<C, V>::kPlacedKeys;
   const int warp = int(threadIdx.x) >> 5;
   const int row0 = (warp % C.warps_rows) * 16 * C.row_tiles();  // of this warp's rows in the tile
@@ -224,12 +228,14 @@ __device__ __forceinline__ void block_attend(const AttendArgs& args, const PlanV
   if constexpr (C.wide()) {
     WarpState<C, C.head_dim_vo / C.warps_kv / 8> state;
     state.clear();
-    pass.run(state, q, scaling, row0, key0);
+    pass.run(state, q, scaling, row0, key0, marks);
+    marks.attended();
     block_store_wide<C, V>(args, place, kv_head, scaling.scale, state, m);
   } else {
     WarpState<C, C.head_dim_vo / 8> state;
     state.clear();
-    pass.run(state, q, scaling, row0, key0);
+    pass.run(state, q, scaling, row0, key0, marks);
+    marks.attended();
     block_store<C, V>(args, place, kv_head, row0, scaling.scale, state, m);
   }
 }

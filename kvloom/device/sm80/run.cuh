@@ -8,10 +8,10 @@ namespace kvloom::sm80 {
 
 /// One item for one KV head. Under fixed_split chunk after chunk: folded, or each a partial of its own.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_item_head(const AttendArgs& args, const PlanView& plan, int kv_head, SharedMemory<C, V>& m) {
+__device__ __forceinline__ void block_item_head(const AttendArgs& args, const PlanView& plan, int kv_head, SharedMemory<C, V>& m, block::Marks& marks) {
   const block::KeySpan all{m.item.kv_begin, m.item.kv_end};
   if constexpr (!C.fixed_split) {
-    block_attend<C, V>(args, plan, kv_head, all, ChunkPlace{true, true, m.item.partial_row}, m);
+    block_attend<C, V>(args, plan, kv_head, all, ChunkPlace{true, true, m.item.partial_row}, m, marks);
   } else {
     const int32_t split = plan.header->split_tokens;
     const bool apart = m.item.partial_row >= 0 && m.item.chunked;
@@ -22,7 +22,7 @@ __device__ __forceinline__ void block_item_head(const AttendArgs& args, const Pl
     do {
       chunk = {chunk.end, split > 0 ? int32_t(min_of<int64_t>(all.end, (int64_t(chunk.end) / split + 1) * split)) : all.end};
       if (all.end <= all.begin) chunk = all;
-      block_attend<C, V>(args, plan, kv_head, chunk, ChunkPlace{apart || first, apart || chunk.end >= all.end, partial_row}, m);
+      block_attend<C, V>(args, plan, kv_head, chunk, ChunkPlace{apart || first, apart || chunk.end >= all.end, partial_row}, m, marks);
       first = false;
       if (apart) partial_row += m.item.row_count * m.item.kv_head_count;
     } while (chunk.end < all.end);
@@ -31,11 +31,16 @@ __device__ __forceinline__ void block_item_head(const AttendArgs& args, const Pl
 
 /// One item for all of its KV heads. All threads have passed a barrier since `m.item` was written.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_item(const AttendArgs& args, const PlanView& plan, SharedMemory<C, V>& m) {
+__device__ __forceinline__ void block_item(const AttendArgs& args, const PlanView& plan, SharedMemory<C, V>& m, block::Marks& marks) {
 #pragma unroll 1
-  for (int h = 0; h < m.item.kv_head_count; ++h) block_item_head<C, V>(args, plan, m.item.kv_head + h, m);
+  for (int h = 0; h < m.item.kv_head_count; ++h) block_item_head<C, V>(args, plan, m.item.kv_head + h, m, marks);
+  marks.stored();
   if (m.item.partial_row < 0) return;
-  block::block_arrive<V, C.o_dtype, C.fixed_split>(args, plan, m.item, C.head_dim_vo, &m.complete);
+  if constexpr (block::kMarks) {
+    block::team_arrive<V, C.o_dtype, C.fixed_split, block::merge_loads(C.fixed_split), block::WholeCta>(args, plan, m.item, C.head_dim_vo, 1, &m.complete, nullptr, marks);
+  } else {
+    block::block_arrive<V, C.o_dtype, C.fixed_split>(args, plan, m.item, C.head_dim_vo, &m.complete);
+  }
 }
 
 /// Item `i` and its group into shared memory, by all threads: no one waits for the other's words.
@@ -62,18 +67,25 @@ __device__ __forceinline__ void block_prepare(const AttendArgs& args, SharedMemo
 template <AttendConfig C, class V>
 __device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) {
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
+  block::Marks marks(args, threadIdx.x == 0);
   block_prepare<C, V>(args, m);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
   int32_t i = plan.cta_indptr[blockIdx.x];
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
-  if (i == end) return block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
+  if (i == end) {
+    block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
+    return marks.leave();
+  }
+  marks.first(plan);
 #pragma unroll 1
   for (; i < end; ++i) {
     block_fetch_item<C, V>(plan, i, m);
-    block_item<C, V>(args, plan, m);
+    block_item<C, V>(args, plan, m, marks);
+    marks.done();
   }
+  marks.leave();
 }
 
 /// All items of this CTA, of either class: one code path each, in the same shared memory.
@@ -81,12 +93,17 @@ template <AttendConfig M, AttendConfig C, class V>
 __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* memory) {
   SharedMemory<M, V>& small = *reinterpret_cast<SharedMemory<M, V>*>(memory);
   SharedMemory<C, V>& large = *reinterpret_cast<SharedMemory<C, V>*>(memory);
+  block::Marks marks(args, threadIdx.x == 0);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const PlanView plan = view_plan(args.plan);
   int32_t i = plan.cta_indptr[blockIdx.x];
   const int32_t end = plan.cta_indptr[blockIdx.x + 1];
-  if (i == end) return block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
+  if (i == end) {
+    block::cta_without_items<C.o_dtype>(args, C.head_dim_vo);
+    return marks.leave();
+  }
+  marks.first(plan);
   int before = -1;
 #pragma unroll 1
   for (; i < end; ++i) {
@@ -101,9 +118,11 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
       __syncthreads();
       before = now;
     }
-    if (now == 0) block_item<M, V>(args, plan, small);
-    else block_item<C, V>(args, plan, large);
+    if (now == 0) block_item<M, V>(args, plan, small, marks);
+    else block_item<C, V>(args, plan, large, marks);
+    marks.done();
   }
+  marks.leave();
 }
 
 }  // namespace kvloom::sm80

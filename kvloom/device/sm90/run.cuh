@@ -11,9 +11,10 @@ inline constexpr int kMergeInFlight = 4;  // partials; more would cost the loops
 
 /// A warpgroup that computes: pass after pass. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemory<C, V>& m, bool gathered) {
+__device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemory<C, V>& m, bool gathered, block::Marks& marks) {
   Team<C, V> team(args, m, gathered);
   RingPlace<kPasses> at;
+  marks.first(view_plan(team.args.plan));
   team.take_queries(at);
 #pragma unroll 1
   while (!m.pass[at.at].end) {
@@ -21,10 +22,12 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
     RingPlace<kPasses> next = at;
     next.next();
     team.take(pass);
-    team_attend(team, pass, next);
+    team_attend(team, pass, next, marks);
     if (pass.last && pass.item.partial_row >= 0) {
-      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(team.args, view_plan(team.args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete);
+      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(team.args, view_plan(team.args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete,
+                                                                           nullptr, marks);
     }
+    if (pass.last) marks.done();
     m.passes.warp_leave(at);
     at = next;
     if constexpr (!C.q_in_registers) team.take_queries(at);
@@ -53,13 +56,14 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
   static_assert(C.loader_registers() + C.teams() * C.compute_registers() <= (1 + C.teams()) * C.launch_registers(), "registers nobody gives are waited for");
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
   const bool gathered = C.gathers && args.boxes.rows == 0;
+  block::Marks marks(args.attend, threadIdx.x == 128, C.ctas);  // the first warp that computes
   block_init(m, gathered);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   ptx::grid_dependency_wait();
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   if (warp >= 4) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
-    team_run<C, V>(args, m, gathered);
+    team_run<C, V>(args, m, gathered, marks);
   } else {
     ptx::warpgroup_give_registers<C.loader_registers()>();
     if constexpr (C.gathers) {
@@ -71,6 +75,7 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
     __syncwarp();
   }
   if constexpr (C.ctas > 1) ptx::cluster_sync();  // boxes that this CTA fetched, and arrivals, may still be on their way to the other
+  marks.leave();
 }
 
 }  // namespace kvloom::sm90

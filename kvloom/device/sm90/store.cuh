@@ -142,8 +142,12 @@ __device__ __forceinline__ void warp_store(const Team<C, V>& team, const Pass<C>
 
 /// A pass for a warpgroup, and beside its last product the queries of the pass at `next`.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_attend(Team<C, V>& team, const Pass<C>& pass, const RingPlace<kPasses>& next) {
+__device__ __forceinline__ void team_attend(Team<C, V>& team, const Pass<C>& pass, const RingPlace<kPasses>& next, block::Marks& marks) {
   const Reach& reach = pass.reach[team.team];
+  if constexpr (block::kMarks) {
+    if (pass.walk.has(pass.walk.start)) team.wait_keys();
+    marks.fed();
+  }
   int32_t token = team.skip_tiles(pass.walk.start, reach.end);
   RowEnds ends;
   if (pass.walk.has(token) && token + C.tile_kv > reach.begin) {
@@ -159,7 +163,9 @@ __device__ __forceinline__ void team_attend(Team<C, V>& team, const Pass<C>& pas
     ends = warp_end_rows(team, pass, team.scaling.scale);
   }
   team.skip_tiles(token, 0);
+  marks.attended();
   warp_store(team, pass, ends);
+  marks.stored();
   if constexpr (!C.q_in_registers) team.leave_queries();
 }
 

@@ -111,19 +111,24 @@ struct Warp {
   }
 
   /// This warp's share of a pass.
-  __device__ __forceinline__ void attend(Pass<C>& now) {
+  __device__ __forceinline__ void attend(Pass<C>& now, block::Marks& marks) {
     pass = &now;
     m.query.wait_full(query_at);
     q.hold();
     if constexpr (C.q_in_registers) leave_queries();
     state.clear();
     const int32_t count = pass->num_pieces;
+    if constexpr (block::kMarks) {
+      if (next < count) m.piece.wait_full(at);
+      marks.fed();
+    }
 #pragma unroll 1
     while (next < count) {
       m.piece.wait_full(at);
       if (head < pass->heads) step(pass->walk.template tile<C.kPieceKeys>(next));
       leave_piece();
     }
+    marks.attended();
     next -= count;
     if constexpr (!C.q_in_registers) leave_queries();
     query_at.next();

@@ -9,20 +9,23 @@ namespace kvloom::stream {
 
 /// The warps that compute: pass after pass.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m) {
+__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m, block::Marks& marks) {
   Warp<C, V> warp(args, m);
+  marks.first(view_plan(args.plan));
 #pragma unroll 1
   for (RingPlace<kPasses> at;; at.next()) {
     m.passes.wait_full(at);
     Pass<C>& pass = m.pass[at.at];
     if (pass.end) return;
-    warp.attend(pass);
+    warp.attend(pass, marks);
     team_store(warp, pass, m);
+    marks.stored();
     m.units.wait_full(at);
     if (pass.last && pass.item.partial_row >= 0) {
       block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, 1, &m.complete,
-                                                                                          &pass.unit);
+                                                                                          &pass.unit, marks);
     }
+    if (pass.last) marks.done();
     m.passes.warp_leave(at);
   }
 }
@@ -69,14 +72,15 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
                 "registers nobody gives are waited for");
   SharedMemory<C, V>& m = *reinterpret_cast<SharedMemory<C, V>*>(memory);
   const bool gathered = C.gathers && args.boxes.rows == 0;
+  block::Marks marks(args.attend, threadIdx.x == 32 * kLoaders);  // the first warp that computes
   block_init(m, gathered);
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   if (warp >= kLoaders) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
     ptx::grid_dependency_wait();
-    team_run<C, V>(args.attend, m);
-    return;
+    team_run<C, V>(args.attend, m, marks);
+    return marks.leave();
   }
   ptx::warpgroup_give_registers<C.loader_registers()>();
   if constexpr (C.gathers) {
