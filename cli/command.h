@@ -35,6 +35,11 @@ inline CLI::Validator one_of(const std::vector<std::string>& words) {
       "");
 }
 
+/// Names of files that can be written in some form, as their endings say: `fault` is "" or what is wrong with a name.
+inline CLI::Validator names_by(std::string (*fault)(const std::string&)) {
+  return CLI::Validator([fault](std::string& text) { return fault(text); }, "");
+}
+
 /// An option for whole numbers with commas between them, read into `to`. Not CLI11's lists, which skip what is empty: "9,,9" is a mistake.
 template <class T>
 CLI::Option* add_numbers(CLI::App& app, const char* name, std::vector<T>& to, const char* help) {

@@ -2,10 +2,13 @@
 
 #include "cli/bench/ceilings.h"
 #include "cli/bench/region.h"
+#include "cli/bench/timeline_runs.h"
 #include "cli/bench/timing.h"
 #include "kvloom/base/math.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -95,6 +98,7 @@ BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, 
   engine_options.threads = threads;
   engine_options.levels = LevelMode::off;
   engine_options.cpu_target = options.cpu_target.empty() ? nullptr : options.cpu_target.c_str();
+  engine_options.timeline = options.timeline;
   Engine engine(s.spec, p->capacity, engine_options);
   const Plan plan = engine.plan(p->batch);
   engine.run(plan, p->tensors);
@@ -131,6 +135,7 @@ BenchRow measure(const BenchShape& s, const BenchOptions& options, int threads, 
   row.share = percentile(shares, 0.5);
   row.share_p10 = percentile(shares, 0.1);
   row.share_p90 = percentile(shares, 0.9);
+  if (options.timeline) row.timeline = timeline_of_runs(fmt::format("{}, {} thread{}", s.name, threads, threads == 1 ? "" : "s"), engine, plan, [&](int) { return p->tensors; });
   return row;
 }
 
@@ -151,7 +156,7 @@ std::vector<BenchRow> run_cpu_bench(const std::vector<BenchShape>& shapes, const
 }
 
 nlohmann::ordered_json to_json(const BenchRow& r) {
-  return {{"key", r.key},
+  nlohmann::ordered_json j{{"key", r.key},
           {"shape", r.shape},
           {"threads", r.threads},
           {"median_us", r.median_us},
@@ -164,6 +169,8 @@ nlohmann::ordered_json to_json(const BenchRow& r) {
           {"share", r.share},
           {"share_p10", r.share_p10},
           {"share_p90", r.share_p90}};
+  if (r.timeline) j["timeline"] = to_json(*r.timeline, summarise(*r.timeline));
+  return j;
 }
 
 }  // namespace kvloom::cli

@@ -1,11 +1,13 @@
 // The rows of `kvloom bench --backend cpu`: shapes as data, one measurement each, beside the ceilings of the same minute.
 #pragma once
 
+#include "cli/report/timeline.h"
 #include "kvloom/api/engine.h"
 
 #include <nlohmann/json.hpp>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,7 @@ struct BenchRow {
   double share = 0;  // of the roof that binds: the median of each run's rate over the ceilings beside it, so that a machine that is
                      // slow for a second is slow for both
   double share_p10 = 0, share_p90 = 0;
+  std::optional<Timeline> timeline;
 };
 
 /// All rows of the CPU, in the order they are reported.
@@ -42,6 +45,7 @@ struct BenchOptions {
   std::vector<int> threads = {1, 2};
   int repeat = 7;
   std::string cpu_target;
+  bool timeline = false;  // of each row, by runs behind those that are timed
 };
 
 /// Runs the shapes; `report` is called after each row.

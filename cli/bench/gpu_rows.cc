@@ -2,7 +2,7 @@
 
 #include "cli/bench/gpu_constants.h"
 #include "cli/bench/gpu_plan_rows.h"
-#include "cli/bench/gpu_problem.h"
+#include "cli/bench/timeline_runs.h"
 #include "cli/bench/timing.h"
 #include "kvloom/api/engine.h"
 
@@ -110,6 +110,11 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   };
   if (s.rope_apart) row.rope_us = timer_.burst(captured([&](int i) { p.rotate_keys(i, s.spec.variant.rope, stream); }), false).us;
   const GpuWork work = captured(run);
+  measure_figures(s, work, row);
+  if (options_.timeline) measure_timeline(p, s, options, row);
+}
+
+void GpuBench::measure_figures(const GpuShape& s, const GpuWork& work, GpuBenchRow& row) {
   if (s.memory_bound) {
     row.share_of = "read";
     row.burst = figure(s, timer_.burst(work, false), ceilings_.read_tbps);
@@ -119,6 +124,16 @@ void GpuBench::measure(const GpuShape& s, GpuBenchRow& row) {
   row.share_of = matmul ? "matmul" : "products";
   row.burst = figure(s, timer_.burst(work, true), matmul ? ceilings_.matmul->burst_tflops : ceilings_.products_tflops);
   row.sustained = figure(s, timer_.sustained(work, row.burst.times.us), matmul ? ceilings_.matmul->sustained_tflops : 0.0);
+}
+
+void GpuBench::measure_timeline(const GpuProblem& p, const GpuShape& s, EngineOptions options, GpuBenchRow& row) {
+  options.timeline = true;
+  Engine engine(run_spec(s), p.capacity(), options);
+  const Plan plan = engine.plan(p.batch());
+  GpuStream& stream = timer_.stream();
+  for (int i = 0; i < timer_.protocol().warm_ups; ++i) engine.run(plan, p.tensors(i), stream.handle());
+  stream.synchronize();
+  row.timeline = timeline_of_runs(s.name, engine, plan, [&](int i) { return p.tensors(i); }, &stream);
 }
 
 namespace {
@@ -149,6 +164,7 @@ nlohmann::ordered_json to_json(const GpuBenchRow& r) {
   j["run_host_us"] = r.run_host_us;
   j["runs"] = r.runs;
   j["plan_bytes"] = r.plan_bytes;
+  if (r.timeline) j["timeline"] = to_json(*r.timeline, summarise(*r.timeline));
   return j;
 }
 

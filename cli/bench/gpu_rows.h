@@ -2,7 +2,9 @@
 #pragma once
 
 #include "cli/bench/gpu_ceilings.h"
+#include "cli/bench/gpu_problem.h"
 #include "cli/bench/gpu_shapes.h"
+#include "cli/report/timeline.h"
 
 #include <nlohmann/json.hpp>
 
@@ -41,6 +43,7 @@ struct GpuBenchRow {
   double rope_us = 0;                  // rope_apart: of the rotation alone
   std::string beside;                  // the shape's
   double times = 0;                    // this row's time over that of `beside`; 0: there is none, or it was not measured
+  std::optional<Timeline> timeline;
 };
 
 struct GpuBenchOptions {
@@ -48,6 +51,7 @@ struct GpuBenchOptions {
   std::string kernel;  // this family; "": the fastest
   GpuProtocol protocol;
   GpuCeilingSizes ceilings;
+  bool timeline = false;  // of each row, by runs of an engine of its own: kernels with marks are a little slower
 };
 
 /// Measures the ceilings, then row after row.
@@ -62,6 +66,8 @@ class GpuBench {
 
  private:
   void measure(const GpuShape& shape, GpuBenchRow& row);
+  void measure_figures(const GpuShape& shape, const GpuWork& work, GpuBenchRow& row);
+  void measure_timeline(const GpuProblem& problem, const GpuShape& shape, EngineOptions options, GpuBenchRow& row);
   GpuFigure figure(const GpuShape& shape, const GpuTimes& times, double ceiling) const;
 
   GpuBenchOptions options_;

@@ -7,6 +7,7 @@
 #include "cli/replay/models.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "cli/report/timeline_files.h"
 #include "kvloom/api/kernels.h"
 
 #include <fmt/core.h>
@@ -22,7 +23,7 @@ struct Options {
   std::string backend = "cpu";
   std::string json, filter, peers, kernel;
   BenchOptions bench;
-  std::vector<std::string> presets;
+  std::vector<std::string> presets, timelines;
   int32_t device = 0;
   int repeat = 0;
   bool even_lengths = false, list = false, constants = false;
@@ -65,6 +66,11 @@ void print_peers(const nlohmann::ordered_json& list) {
   }
 }
 
+void take_timeline(const Timeline& t, bool table, std::vector<Timeline>& timelines) {
+  if (table) fmt::print("  {}\n", to_text(t, summarise(t)));
+  timelines.push_back(t);
+}
+
 /// The exit status: 1 if a row could not be measured.
 int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   const GpuInfo gpu = gpu_at(options.device, "bench");
@@ -72,6 +78,7 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   GpuBenchOptions o;
   o.device = options.device;
   o.kernel = options.kernel;
+  o.timeline = !options.timelines.empty();
   if (options.repeat > 0) o.protocol.repeat = options.repeat;
   std::optional<PeerResults> peers;
   if (!options.peers.empty()) peers.emplace(options.peers, gpu.name);
@@ -91,6 +98,7 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   }
   out["rows"] = nlohmann::ordered_json::array();
   bool whole = true;
+  std::vector<Timeline> timelines;
   for (const GpuShape& s : shapes) {
     const GpuBenchRow row = bench.measure(s);
     if (!row.why.empty()) fmt::print(stderr, "kvloom: bench: {}: {}\n", s.name, row.why);
@@ -99,16 +107,20 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
     out["rows"].push_back(to_json(row));
     if (!theirs[s.name].empty()) out["rows"].back()["peers"] = theirs[s.name];
     if (table) print_peers(theirs[s.name]);
+    if (row.timeline) take_timeline(*row.timeline, table, timelines);
     if (!options.json.empty() && table) write_json(options.json, out);  // what there is, should the run be cut short
   }
   if (!table) write_json(options.json, out);
+  write_timelines(options.timelines, timelines);
   return whole ? 0 : 1;
 }
 
 void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
   const bool table = options.json != "-";
   bool headed = false;  // with the first row: a refusal stands alone
+  std::vector<Timeline> timelines;
   const std::vector<BenchRow> rows = run_cpu_bench(shapes, options.bench, [&](const BenchRow& r) {
+    if (r.timeline && !table) take_timeline(*r.timeline, table, timelines);
     if (!table) return;
     if (!headed) {
       fmt::print("{:<50} {:>3} {:>12} {:>8} {:>9}  {:>8} {:>9}  {:>6}  {}\n", "shape", "T", "median us", "GB/s", "GFLOP/s", "of GB/s",
@@ -117,8 +129,10 @@ void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
     headed = true;
     fmt::print("{:<50} {:>3} {:>12.1f} {:>8.2f} {:>9.1f}  {:>8.1f} {:>9.1f}  {:>5.1f}%  {:.0f} - {:.0f}%\n", r.shape, r.threads,
                r.median_us, r.gbps, r.gflops, r.ceiling_gbps, r.ceiling_gflops, 100 * r.share, 100 * r.share_p10, 100 * r.share_p90);
+    if (r.timeline) take_timeline(*r.timeline, true, timelines);
     std::fflush(stdout);
   });
+  write_timelines(options.timelines, timelines);
   if (options.json.empty()) return;
   nlohmann::ordered_json out{
       {"machine", to_json(this_machine())}, {"repeat", options.bench.repeat}, {"rows", nlohmann::ordered_json::array()}};
@@ -126,13 +140,22 @@ void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
   write_json(options.json, out);
 }
 
-/// The shapes whose names contain the filter. None: what there is.
+/// True if `name` contains one of the parts of the filter, which has commas between them; "" is part of every name.
+bool passes(const std::string& name, const std::string& filter) {
+  const std::vector<std::string> parts = CLI::detail::split(filter, ',');
+  return parts.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) { return name.find(part) != std::string::npos; });
+}
+
+/// The shapes whose names pass. A part that none does is a mistake: what there is.
 template <class Shape>
 std::vector<Shape> chosen(std::vector<Shape> shapes, const std::string& filter) {
   std::string names;
   for (const Shape& s : shapes) names += (names.empty() ? "" : ", ") + s.name;
-  std::erase_if(shapes, [&](const Shape& s) { return s.name.find(filter) == std::string::npos; });
-  if (shapes.empty()) throw CLI::ValidationError("--filter", "got '" + filter + "', wanted part of a row's name: " + names);
+  for (const std::string& part : CLI::detail::split(filter, ',')) {
+    if (std::any_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return passes(s.name, part); })) continue;
+    throw CLI::ValidationError("--filter", "got '" + part + "', wanted part of a row's name: " + names);
+  }
+  std::erase_if(shapes, [&](const Shape& s) { return !passes(s.name, filter); });
   return shapes;
 }
 
@@ -147,7 +170,7 @@ void list_gpu_rows(const Options& options) {
     nlohmann::ordered_json names = nlohmann::ordered_json::array();
     if (options.json != "-") fmt::print("{}: {}\n", p.name, p.what);
     for (const GpuShape& s : gpu_bench_shapes({p.name}, !options.even_lengths)) {
-      if (s.name.find(options.filter) == std::string::npos) continue;
+      if (!passes(s.name, options.filter)) continue;
       if (options.json != "-") fmt::print("  {}\n", s.name);
       names.push_back(s.name);
     }
@@ -174,17 +197,20 @@ int run(Options options) {
   }
   if (!options.steps.file.empty()) {
     StepsOptions& s = options.steps;
-    for (const auto& [given, name] : {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {options.constants, "--constants"}}) {
+    for (const auto& [given, name] : {std::pair(!options.presets.empty(), "--preset"), {options.even_lengths, "--even-lengths"}, {options.constants, "--constants"},
+                                      {!options.timelines.empty(), "--timeline"}}) {
       if (given) throw CLI::ValidationError(name, "got it with --steps, wanted one of them");
     }
     s.json = options.json, s.peers = options.peers, s.kernel = options.kernel, s.filter = options.filter, s.device = options.device, s.list = options.list;
     return run_steps(s);
   }
+  check_timeline_paths(options.timelines);
   if (options.constants && options.presets.empty() && !options.list) return run_gpu(options, {});
   if (options.presets.empty()) options.presets = {"serving"};
   if (options.list) return (gpu ? list_gpu_rows : list_cpu_rows)(options), 0;
   if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter));
   if (options.repeat > 0) options.bench.repeat = options.repeat;
+  options.bench.timeline = !options.timelines.empty();
   return run_cpu(options, chosen(cpu_bench_shapes(), options.filter)), 0;
 }
 
@@ -199,7 +225,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_flag("--list", o->list, "Print the rows and stop; with --json all that is known of them");
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
   command.add_option("--repeat", o->repeat, "Timed runs a row, whose median is reported; default: cpu 7, cuda 12")->check(kPositive);
-  command.add_option("--filter", o->filter, "Only shapes whose name contains this");
+  command.add_option("--filter", o->filter, "Only shapes whose name contains this, or one of these, with commas between them");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
       ->check(one_of(cpu_target_names()));
   command.add_option("--kernel", o->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
@@ -215,6 +241,9 @@ void add(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.add_option("--model", o->steps.model, "--steps: whose layers")->check(one_of(replay::model_names()))->capture_default_str();
   command.add_option("--arch", o->steps.arch, "--list: keys and plans for this architecture, GPU or not")->capture_default_str();
+  command.add_option("--timeline", o->timelines, "Planned and measured times of every item: a picture (FILE.svg) or a Chrome trace (FILE.json); may be given again")
+      ->type_name("FILE")
+      ->check(names_by(timeline_path_fault));
   command.add_option("--json", o->json, "Write the rows to FILE (- is stdout)")->type_name("FILE");
   command.callback([o, &exit_code] { exit_code = run(*o); });
 }

@@ -6,12 +6,11 @@
 #include "cli/replay/step_stats.h"
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
+#include "cli/report/text_output.h"
 #include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
 
-#include <cerrno>
-#include <cstring>
 #include <memory>
 
 namespace kvloom::cli {
@@ -23,16 +22,6 @@ struct Arguments {
               kernel, variant, svg, json;
   bool no_ceilings = false;
 };
-
-void write_svg(const std::string& path, const std::string& svg) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (!file)
-    fail(ErrorCode::io, "--svg {}: cannot open: {}; name a file in a folder that exists and can be written", path, std::strerror(errno));
-  const bool written = std::fwrite(svg.data(), 1, svg.size(), file) == svg.size();
-  const bool closed = std::fclose(file) == 0;
-  if (!written || !closed)
-    fail(ErrorCode::io, "--svg {}: write failed: {}; free some space or name another file", path, std::strerror(errno));
-}
 
 int run(Arguments& a) {
   replay::ExplainOptions& o = a.options;
@@ -55,7 +44,7 @@ int run(Arguments& a) {
   }
   const replay::Explanation e = replay::explain_step(o);
   std::fputs(e.text.c_str(), a.json == "-" ? stderr : stdout);
-  if (!a.svg.empty()) write_svg(a.svg, e.svg);
+  if (!a.svg.empty()) write_text("--svg", a.svg, e.svg);
   if (!a.json.empty()) write_json(a.json, e.json);
   return 0;
 }

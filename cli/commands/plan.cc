@@ -2,15 +2,14 @@
 #include "cli/command.h"
 #include "cli/policy_name.h"
 #include "cli/report/json_output.h"
+#include "cli/report/text_output.h"
 #include "kvloom/plan/describe.h"
 #include "kvloom/plan/paper.h"
 #include "kvloom/plan/planner.h"
 #include "kvloom/support/check.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <numeric>
 
@@ -94,15 +93,6 @@ void describe_step(const Arguments& a, Step& s) {
   s.capacity.max_requests = int32_t(n);
   s.capacity.max_query_tokens = s.qo_indptr.back();
   s.capacity.max_kv_tokens = std::max<int64_t>(1, s.kv_indptr.back());
-}
-
-void write_text(const char* option, const std::string& path, const std::string& text) {
-  std::FILE* const file = std::fopen(path.c_str(), "wb");
-  if (!file) fail(ErrorCode::io, "{} {}: cannot open: {}; name a file in a folder that can be written", option, path, std::strerror(errno));
-  const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
-  if (std::fclose(file) != 0 || !written) {
-    fail(ErrorCode::io, "{} {}: write failed: {}; free some space or name another file", option, path, std::strerror(errno));
-  }
 }
 
 void run(const Arguments& a) {

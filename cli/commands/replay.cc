@@ -6,12 +6,12 @@
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
 #include "cli/report/progress.h"
+#include "cli/report/text_output.h"
+#include "cli/report/timeline_files.h"
 #include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 
-#include <unistd.h>
 #include <csignal>
-#include <filesystem>
 #include <memory>
 
 namespace kvloom::cli {
@@ -34,6 +34,7 @@ void install_stop_handler() {
 struct Arguments {
   replay::ReplayOptions options;
   std::string q_dtype = "bf16", kv_dtype = "bf16", policy = "auto", levels = "auto", layout = "hnd", backend = "cpu", cpu_target, kernel, json;
+  std::vector<std::string> timelines;
   bool no_prefix_cache = false, no_ceilings = false;
 };
 
@@ -51,14 +52,6 @@ void resolve(Arguments& a) {
   a.options.measure_ceilings = !a.no_ceilings;
 }
 
-/// A report that can't be written is better known before the work than after it.
-void check_target(const std::string& path) {
-  if (path.empty() || path == "-") return;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  require(access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0 || std::filesystem::exists(path),
-          "--json {}: got a folder that does not exist or can't be written, wanted one that can; name another file", path);
-}
-
 void show(Progress& bar, const replay::ReplayProgress& p) {
   const double left = p.share > 0.001 ? p.seconds / p.share * (1.0 - p.share) : 0.0;
   bar.update(p.share, fmt::format("step {}, {} sequences, {}k keys, {:.0f} s, about {:.0f} s left", p.steps, p.sequences,
@@ -67,7 +60,9 @@ void show(Progress& bar, const replay::ReplayProgress& p) {
 
 int run(Arguments& a) {
   resolve(a);
-  check_target(a.json);
+  check_target("--json", a.json);
+  check_timeline_paths(a.timelines);
+  a.options.timeline = !a.timelines.empty();
   install_stop_handler();
   replay::Report report;
   {
@@ -78,6 +73,7 @@ int run(Arguments& a) {
   std::fputs(replay::to_text(report).c_str(), text_to);
   std::fflush(text_to);
   if (!a.json.empty()) write_json(a.json, replay::to_json(report));
+  write_timelines(a.timelines, report.timelines());
   if (report.rows_checked > 0 && !report.fault().empty()) {
     fail(ErrorCode::internal, "replay: accuracy: {}; `kvloom check` finds the smallest case", report.fault());
   }
@@ -149,6 +145,10 @@ void add_run(CLI::App& c, Arguments& a) {
   c.add_option("--limit-seconds", o.limit_seconds, "Stop after so long, with a partial report")->check(kNonNegative);
   c.add_option("--export", o.export_path, "Write the shape of every step as JSONL")->type_name("FILE");
   c.add_flag("--no-ceilings", a.no_ceilings, "Do not measure what the machine can do at most");
+  c.add_option("--timeline", a.timelines,
+               "Planned and measured times of every item, in the longest step of each kind: a picture (FILE.svg) or a Chrome trace (FILE.json); may be given again")
+      ->type_name("FILE")
+      ->check(names_by(timeline_path_fault));
   c.add_option("--json", a.json, "Write the report as JSON, - for stdout")->type_name("FILE");
 }
 

@@ -83,12 +83,18 @@ RunTensors CpuMachine::tensors(int32_t layer) const {
 }
 
 double CpuMachine::run(int32_t layer) {
-  const RunTensors t = tensors(layer);
+  RunTensors t = tensors(layer);
   const size_t kind = size_t(kind_of(layer));
+  if (options_.engine.timeline && layer == 0) {
+    times_.assign(size_t(engines_[0].timeline_layout(*plans_[0]).bytes()) / 8, 0);
+    t.timeline = times_.data();
+  }
   const auto start = std::chrono::steady_clock::now();
   engines_[kind].run(*plans_[kind], t);
   return microseconds_since(start);
 }
+
+cli::Timeline CpuMachine::timeline(const std::string& name) const { return cli::read_timeline(name, engines_[0], *plans_[0], times_.data()); }
 
 AttendParams CpuMachine::params(int32_t layer) const {
   const RunTensors t = tensors(layer);

@@ -18,6 +18,7 @@ class CpuMachine : public StepMachine {
   StepResult finish() override;
   bool plans_ahead() const override { return false; }
   PlanView plan_view(int32_t kind) const override { return plans_[size_t(kind)]->view(); }
+  cli::Timeline timeline(const std::string& name) const override;
 
   // What finish() does for a layer.
   /// Makes Q of `layer` and fills O with NaN. Not part of what is measured.
@@ -40,6 +41,7 @@ class CpuMachine : public StepMachine {
   StepBatch step_;
   std::vector<char> q_, o_;  // [tokens, qo_heads, dim]
   std::vector<float> lse_;   // [tokens, qo_heads]
+  std::vector<uint64_t> times_;  // of the first layer
   int32_t checked_layer_ = 0;
   std::vector<ref::Row> rows_;
 };

@@ -196,6 +196,20 @@ void GpuMachine::hold() {
   launch("hold", 1, &a);
 }
 
+/// Zeros for the times of the step's first layer.
+void GpuMachine::clear_times() {
+  const int64_t bytes = engines_[0].timeline_layout(*slots_[running_].plans[0]).bytes();
+  if (times_.size() < bytes) times_ = GpuBuffer(device_, 2 * bytes);
+  stream_.fill(times_.data(), 0, bytes);
+}
+
+cli::Timeline GpuMachine::timeline(const std::string& name) const {
+  const Plan& plan = *slots_[running_].plans[0];
+  std::vector<uint64_t> times(size_t(engines_[0].timeline_layout(plan).bytes()) / 8);
+  times_.download(times.data(), int64_t(times.size() * 8));
+  return cli::read_timeline(name, engines_[0], plan, times.data());
+}
+
 void GpuMachine::start(int32_t checked_layer, std::vector<ref::Row> rows) {
   const auto begin = std::chrono::steady_clock::now();
   running_ = planned_;
@@ -210,12 +224,15 @@ void GpuMachine::start(int32_t checked_layer, std::vector<ref::Row> rows) {
   for (int32_t pool = 0; pool < options_.pools; ++pool) write_kv(pool);
   for (size_t kind = 0; kind < engines_.size(); ++kind) engines_[kind].upload(*slot.plans[kind], stream());
   stream_.fill(nonfinite_.data(), 0, nonfinite_.size());
+  if (options_.engine.timeline) clear_times();
   hold();
   for (int32_t layer = 0; layer < options_.layers; ++layer) {
     fill_inputs(layer);
     const size_t kind = size_t(kind_of(layer));
+    RunTensors run = tensors(layer);
+    if (options_.engine.timeline && layer == 0) run.timeline = times_.data();
     const int32_t mark = stream_.mark();
-    engines_[kind].run(*slot.plans[kind], tensors(layer), stream());
+    engines_[kind].run(*slot.plans[kind], run, stream());
     marks_.emplace_back(mark, stream_.mark());
     count_nonfinite();
     if (layer == checked_layer) fetch_rows(layer, rows);

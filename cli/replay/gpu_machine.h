@@ -23,6 +23,7 @@ class GpuMachine : public StepMachine {
   StepResult finish() override;
   bool plans_ahead() const override { return true; }
   PlanView plan_view(int32_t kind) const override { return slots_[planned_].plans[size_t(kind)]->view(); }
+  cli::Timeline timeline(const std::string& name) const override;
   int64_t device_bytes() const override { return free_before_ - gpu_memory(device_).free_bytes; }
 
   Tensor k(int32_t layer) const { return pages_.k(pools_.data(), layer); }
@@ -52,6 +53,7 @@ class GpuMachine : public StepMachine {
   void fill_inputs(int32_t layer);
   void count_nonfinite();
   void hold();
+  void clear_times();
   void fetch_rows(int32_t layer, const std::vector<ref::Row>& rows);
   CheckedRow checked_row(size_t i) const;
 
@@ -62,6 +64,7 @@ class GpuMachine : public StepMachine {
   KvPages pages_;
   GpuBuffer pools_, kv_table_, q_table_, sinks_on_device_;
   GpuBuffer q_, o_, lse_, k_new_, v_new_, nonfinite_;
+  GpuBuffer times_;  // of the first layer
   Slot slots_[2];
   size_t planned_ = 0, running_ = 0;  // slot of the step prepared last; of the step started last
 

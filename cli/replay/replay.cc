@@ -176,6 +176,7 @@ class Replay {
     MachineOptions m;
     m.engine = o_.engine;
     m.engine.threads = threads();
+    m.engine.timeline = o_.timeline;
     m.types = o_.types;
     m.layout = o_.layout;
     m.page_size = o_.batch.page_size;
@@ -210,6 +211,7 @@ class Replay {
     report_.pools = size.pools;
     report_.token_bytes = token_bytes;
     report_.fixed_step_us = o_.fixed_step_us;
+    report_.takes_times = o_.timeline;
     report_.tolerance = tolerance_of(machine_->spec(0), on_gpu());
     report_.machine = cli::this_machine();
   }
@@ -240,7 +242,8 @@ class Replay {
   int64_t run_step(int64_t now_ns, std::optional<PlannedStep>& next) {
     const PlannedStep p = std::move(*next);
     next.reset();
-    if (export_) export_->write(report_.steps, now_ns, *batcher_, batcher_->step(), o_.batch.page_size);
+    const int64_t number = report_.steps;
+    if (export_) export_->write(number, now_ns, *batcher_, batcher_->step(), o_.batch.page_size);
     machine_->start(p.checked_layer, p.rows);
     count_step(p);
     batcher_->commit();
@@ -259,6 +262,7 @@ class Replay {
       run_us += us;
       count_run(p.stats[size_t(machine_->kind_of(layer))], p.kind, us);
     }
+    if (o_.timeline) take_times(p, number, result.layer_us[0]);
     rows_->add(machine_->spec(machine_->kind_of(p.checked_layer)), result.rows);
     report_.nonfinite_outputs += result.nonfinite_outputs;
     const double model_us = run_us * model_.layers / o_.layers;
@@ -300,6 +304,15 @@ class Replay {
     }
     report_.run_us.add(us);
     if (s.levels > 1) report_.saved_bytes += double(s.flat_bytes - s.read_bytes);
+  }
+
+  /// The longest step of each kind keeps its timeline.
+  void take_times(const PlannedStep& p, int64_t number, double us) {
+    std::optional<TimedStep>& longest = report_.longest[static_cast<int>(p.kind)];
+    if (longest && us <= longest->run_us) return;
+    const std::string name = fmt::format("step {}, {}: {} sequences, {} query tokens, {} keys", number, kStepKindNames[static_cast<int>(p.kind)],
+                                         p.sequences, p.tokens, p.kv_tokens);
+    longest = {number, us, machine_->timeline(name)};
   }
 
   void count_step(const PlannedStep& p) {

@@ -26,6 +26,17 @@ Json rejected_rows(const Report& r) {
   return list;
 }
 
+Json timed_steps(const Report& r) {
+  Json list = Json::object();
+  for (int kind = 0; kind < 3; ++kind) {
+    if (!r.longest[kind]) continue;
+    const TimedStep& t = *r.longest[kind];
+    Json& j = list[kStepKindNames[kind]] = {{"step", t.step}, {"run_us", t.run_us}};
+    j.update(cli::to_json(t.timeline, cli::summarise(t.timeline)));
+  }
+  return list;
+}
+
 void add_setting(const Report& r, Json& j) {
   j["backend"] = r.on_gpu() ? "cuda" : "cpu";
   j["model"] = r.model.name;
@@ -79,6 +90,14 @@ double Distribution::quantile(double share) const {
   return *nth;
 }
 
+std::vector<cli::Timeline> Report::timelines() const {
+  std::vector<cli::Timeline> list;
+  for (const auto& timed : longest) {
+    if (timed) list.push_back(timed->timeline);
+  }
+  return list;
+}
+
 std::string Report::fault() const {
   if (nonfinite_outputs > 0)
     return fmt::format("{} output elements are not finite: rows never written, or unwritten keys read", nonfinite_outputs);
@@ -129,6 +148,7 @@ Json to_json(const Report& r) {
   j["within_tolerance"] = r.fault().empty();
   j["ceiling_read_GBps"] = r.ceilings.read_gbps;
   j["ceiling_flops_per_s"] = r.ceilings.fma_gflops * 1e9;
+  if (r.takes_times) j["timeline"] = timed_steps(r);
   add_setting(r, j);
   j["scope"] = "attention only";
   j["machine"] = cli::to_json(r.machine);

@@ -7,11 +7,13 @@
 #include "cli/replay/row_check.h"
 #include "cli/replay/step_stats.h"
 #include "cli/report/machine.h"
+#include "cli/report/timeline.h"
 #include "kvloom/api/gpu.h"
 
 #include <nlohmann/json.hpp>
 
 #include <map>
+#include <optional>
 
 namespace kvloom::replay {
 
@@ -43,6 +45,14 @@ struct StepTotals {
 };
 
 enum class StepKind { decode = 0, mixed = 1, prefill = 2 };
+constexpr const char* kStepKindNames[] = {"decode", "mixed", "prefill"};
+
+/// A step whose items' times were taken.
+struct TimedStep {
+  int64_t step = 0;
+  double run_us = 0.0;  // of its first layer
+  cli::Timeline timeline;
+};
 
 struct Report {
   // What ran.
@@ -78,6 +88,8 @@ struct Report {
   StepTotals all, kinds[3];
   std::map<std::string, int64_t> policies;  // steps by the policy that the plan chose
   int64_t steps_with_levels = 0;
+  bool takes_times = false;  // kernels had marks of time: a little slower
+  std::optional<TimedStep> longest[3];  // takes_times: of each kind
   double saved_bytes = 0.0;
   Distribution balance;  // over steps with >= 32 tiles a CTA
   double max_excess_tiles = 0.0;
@@ -102,6 +114,7 @@ struct Report {
     const double us = all.run_us + plan_us_total - hidden_plan_us;
     return us > 0 ? double(counts.tokens) / us * 1e6 : 0.0;
   }
+  std::vector<cli::Timeline> timelines() const;
   /// "" or what was not within tolerance.
   std::string fault() const;
 };

@@ -4,6 +4,7 @@
 
 #include "cli/replay/kv_pages.h"
 #include "cli/replay/step_batch.h"
+#include "cli/report/timeline.h"
 #include "kvloom/ref/ref.h"
 
 #include <memory>
@@ -60,6 +61,8 @@ class StepMachine {
 
   /// Of the step planned last.
   virtual PlanView plan_view(int32_t kind) const = 0;
+  /// options.engine.timeline: the times of the first layer's items in the step that finish() returned last.
+  virtual cli::Timeline timeline(const std::string& name) const = 0;
   /// Bytes of the device's memory taken at most; 0 on the CPU.
   virtual int64_t device_bytes() const { return 0; }
 

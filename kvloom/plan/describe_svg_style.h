@@ -1,4 +1,4 @@
-// Sizes and colours of the picture of a plan, in integers: lengths are hundredths of a pixel. Private to the room.
+// Sizes and colours of pictures of plans (here, and the tool's timelines), in integers: lengths are hundredths of a pixel.
 #pragma once
 
 #include "kvloom/base/platform.h"
