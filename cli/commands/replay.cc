@@ -146,7 +146,7 @@ void add_run(CLI::App& c, Arguments& a) {
   c.add_option("--export", o.export_path, "Write the shape of every step as JSONL")->type_name("FILE");
   c.add_flag("--no-ceilings", a.no_ceilings, "Do not measure what the machine can do at most");
   c.add_option("--timeline", a.timelines,
-               "Planned and measured times of every item, in the longest step of each kind: a picture (FILE.svg) or a Chrome trace (FILE.json); may be given again")
+               "Planned and measured times of every item, in the step of each kind with the most work: a picture (FILE.svg) or a Chrome trace (FILE.json); may be given again")
       ->type_name("FILE")
       ->check(names_by(timeline_path_fault));
   c.add_option("--json", a.json, "Write the report as JSON, - for stdout")->type_name("FILE");

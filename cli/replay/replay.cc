@@ -140,6 +140,7 @@ class Replay {
   struct PlannedStep {
     StepKind kind = StepKind::decode;
     int64_t tokens = 0, sequences = 0, kv_tokens = 0;
+    uint64_t cost = 0;  // of the first layer's plan
     double plan_us = 0.0;
     bool ahead = false;  // planned while the step before ran
     std::vector<StepStats> stats;
@@ -231,6 +232,7 @@ class Replay {
       report_.plan_us.add(us);
       p.stats.push_back(step_stats(machine_->plan_view(kind), machine_->spec(kind), step.slices, report_.token_bytes));
     }
+    p.cost = machine_->plan_view(0).header->cost_total;
     p.checked_layer = int32_t(report_.steps % o_.layers);  // the steps before this one: all started, so all counted
     const int32_t checked_kind = machine_->kind_of(p.checked_layer);
     p.rows = rows_->choose(machine_->plan_view(checked_kind), machine_->spec(checked_kind), o_.check_rows);
@@ -262,7 +264,7 @@ class Replay {
       run_us += us;
       count_run(p.stats[size_t(machine_->kind_of(layer))], p.kind, us);
     }
-    if (o_.timeline) take_times(p, number, result.layer_us[0]);
+    if (o_.timeline) take_times(p, number);
     rows_->add(machine_->spec(machine_->kind_of(p.checked_layer)), result.rows);
     report_.nonfinite_outputs += result.nonfinite_outputs;
     const double model_us = run_us * model_.layers / o_.layers;
@@ -306,13 +308,13 @@ class Replay {
     if (s.levels > 1) report_.saved_bytes += double(s.flat_bytes - s.read_bytes);
   }
 
-  /// The longest step of each kind keeps its timeline.
-  void take_times(const PlannedStep& p, int64_t number, double us) {
-    std::optional<TimedStep>& longest = report_.longest[static_cast<int>(p.kind)];
-    if (longest && us <= longest->run_us) return;
+  /// Of each kind of step that with the most work keeps its timeline.
+  void take_times(const PlannedStep& p, int64_t number) {
+    std::optional<TimedStep>& timed = report_.timed[static_cast<int>(p.kind)];
+    if (timed && p.cost <= timed->cost) return;
     const std::string name = fmt::format("step {}, {}: {} sequences, {} query tokens, {} keys", number, kStepKindNames[static_cast<int>(p.kind)],
                                          p.sequences, p.tokens, p.kv_tokens);
-    longest = {number, us, machine_->timeline(name)};
+    timed = {number, p.cost, machine_->timeline(name)};
   }
 
   void count_step(const PlannedStep& p) {

@@ -35,7 +35,7 @@ struct ReplayOptions {
   double limit_seconds = 0.0;  // of this machine; 0: none
   int32_t check_rows = 2;      // a step
   std::string export_path;     // JSONL of step shapes; "": none
-  bool timeline = false;       // of the first layer's items, in the step of each kind whose run was the longest
+  bool timeline = false;       // of the first layer's items, in the step of each kind with the most work
   bool measure_ceilings = true;
   uint64_t seed = 1;
 };

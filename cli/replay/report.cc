@@ -29,9 +29,9 @@ Json rejected_rows(const Report& r) {
 Json timed_steps(const Report& r) {
   Json list = Json::object();
   for (int kind = 0; kind < 3; ++kind) {
-    if (!r.longest[kind]) continue;
-    const TimedStep& t = *r.longest[kind];
-    Json& j = list[kStepKindNames[kind]] = {{"step", t.step}, {"run_us", t.run_us}};
+    if (!r.timed[kind]) continue;
+    const TimedStep& t = *r.timed[kind];
+    Json& j = list[kStepKindNames[kind]] = {{"step", t.step}};
     j.update(cli::to_json(t.timeline, cli::summarise(t.timeline)));
   }
   return list;
@@ -92,8 +92,8 @@ double Distribution::quantile(double share) const {
 
 std::vector<cli::Timeline> Report::timelines() const {
   std::vector<cli::Timeline> list;
-  for (const auto& timed : longest) {
-    if (timed) list.push_back(timed->timeline);
+  for (const auto& step : timed) {
+    if (step) list.push_back(step->timeline);
   }
   return list;
 }

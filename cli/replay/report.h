@@ -50,7 +50,7 @@ constexpr const char* kStepKindNames[] = {"decode", "mixed", "prefill"};
 /// A step whose items' times were taken.
 struct TimedStep {
   int64_t step = 0;
-  double run_us = 0.0;  // of its first layer
+  uint64_t cost = 0;  // planned, of its first layer
   cli::Timeline timeline;
 };
 
@@ -89,7 +89,7 @@ struct Report {
   std::map<std::string, int64_t> policies;  // steps by the policy that the plan chose
   int64_t steps_with_levels = 0;
   bool takes_times = false;  // kernels had marks of time: a little slower
-  std::optional<TimedStep> longest[3];  // takes_times: of each kind
+  std::optional<TimedStep> timed[3];  // takes_times: of each kind the step with the most work
   double saved_bytes = 0.0;
   Distribution balance;  // over steps with >= 32 tiles a CTA
   double max_excess_tiles = 0.0;

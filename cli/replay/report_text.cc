@@ -121,6 +121,16 @@ void scheduling(const Report& r, std::string& out) {
                    r.all.read_bytes > 0 ? 100.0 * r.saved_bytes / (r.saved_bytes + r.all.read_bytes) : 0.0));
 }
 
+void timelines(const Report& r, std::string& out) {
+  if (!r.takes_times) return;
+  for (const auto& timed : r.timed) {
+    if (!timed) continue;
+    line(out, "timeline", timed->timeline.name);
+    line(out, "", cli::to_text(timed->timeline, cli::summarise(timed->timeline)));
+  }
+  if (r.on_gpu()) line(out, "", "kernels that take times are a little slower than the usual: figures of this replay are none to quote");
+}
+
 std::string bound(double x) { return std::isinf(x) ? "-" : fmt::format("{:.1e}", x); }
 
 void errors(const Report& r, std::string& out) {
@@ -158,6 +168,7 @@ std::string to_text(const Report& r) {
   speed(r, out);
   out += '\n';
   scheduling(r, out);
+  timelines(r, out);
   out += '\n';
   correctness(r, out);
   line(out, "machine", fmt::format("{}, {} cores, {}", r.machine.cpu, r.machine.cores, r.machine.targets));

@@ -194,6 +194,36 @@ TEST_F(CudaBench, ARowThatCanNotRunSaysWhyAndTheOthersStand) {
   EXPECT_EQ(measure(bench, small_shape()).why, "");
 }
 
+// The figures are those of the usual kernels; the times of another engine's runs stand beside them.
+TEST_F(CudaBench, TimelinesOfRows) {
+  GpuBenchOptions o = quick();
+  EXPECT_FALSE(to_json(measure(*std::make_unique<GpuBench>(o), small_shape())).contains("timeline"));
+  o.timeline = true;
+  GpuBench bench(o);
+  for (const char* name : {"prefill", "decode"}) {
+    GpuShape s = small_shape(name);
+    if (name == std::string("decode")) s.q_len = {1, 1}, s.kv_len = {900, 400}, s.memory_bound = true;
+    const GpuBenchRow row = measure(bench, s);
+    ASSERT_EQ(row.why, "");
+    ASSERT_TRUE(row.timeline);
+    const Timeline& t = *row.timeline;
+    EXPECT_EQ(t.name, name);
+    EXPECT_EQ(t.key, row.key);
+    EXPECT_FALSE(t.on_cpu);
+    EXPECT_EQ(t.items.size(), t.planned.size() * size_t(t.cluster));
+    EXPECT_EQ(t.cluster, name == std::string("prefill") ? 2 : 1) << "attend_compute is launched in clusters";
+    EXPECT_EQ(t.num_lanes, t.num_lists * t.cluster);
+    EXPECT_GT(t.kernel_us, 0.0);
+    const nlohmann::ordered_json j = to_json(row);
+    EXPECT_EQ(j["timeline"]["items"], t.planned.size());
+    EXPECT_TRUE(j["timeline"]["classes"].contains(name == std::string("prefill") ? "compute" : "memory"));
+    EXPECT_DOUBLE_EQ(row.burst.times.us, kMillisecond);
+  }
+  GpuShape plan = small_shape("plan");
+  plan.plan_alone = true;
+  EXPECT_FALSE(measure(bench, plan).timeline);
+}
+
 TEST_F(CudaBench, TheFamilyThatIsAskedFor) {
   GpuBenchOptions o = quick();
   for (const char* family : {"sm80", "sm90"}) {

@@ -3,6 +3,7 @@
 #include "cli/replay/replay.h"
 #include "cli/replay/cpu_machine.h"
 #include "cli/replay/gpu_machine.h"
+#include "kvloom/support/format.h"
 #include "tests/cuda/engine_fixture.h"
 
 #include <cstring>
@@ -115,6 +116,34 @@ TEST_F(CudaReplay, MeasuredClock) {
   EXPECT_EQ(r.fault(), "");
   EXPECT_GT(r.hidden_plan_us, 0.0);
   EXPECT_LE(r.hidden_plan_us, r.plan_us_total);
+}
+
+// Taken of the step that ran, while the next one is planned already; the replay is the same.
+TEST_F(CudaReplay, TimelinesOfTheLargestSteps) {
+  ReplayOptions o = options();
+  o.layers = 2;
+  const Report plain = run_replay(on_gpu(o), kNever, nullptr);
+  EXPECT_TRUE(plain.timelines().empty());
+  o.timeline = true;
+  const Report cpu = run_replay(o, kNever, nullptr);
+  const Report r = run_replay(on_gpu(o), kNever, nullptr);
+  expect_same_steps(plain, r);
+  EXPECT_EQ(r.fault(), "");
+  const nlohmann::ordered_json j = to_json(r);
+  for (int kind = 0; kind < 3; ++kind) {
+    if (r.kinds[kind].steps == 0) continue;
+    ASSERT_TRUE(r.timed[kind]);
+    const TimedStep& t = *r.timed[kind];
+    EXPECT_FALSE(t.timeline.on_cpu);
+    EXPECT_NE(t.timeline.name.find(kvloom::format("step {}, {}: ", t.step, kStepKindNames[kind])), std::string::npos) << t.timeline.name;
+    uint64_t cost = 0;
+    for (const cli::PlannedItem& p : t.timeline.planned) cost += p.cost;
+    EXPECT_EQ(cost, t.cost) << "the plan of that step, not of the one that is planned meanwhile";
+    EXPECT_EQ(j["timeline"][kStepKindNames[kind]]["step"], t.step);
+    ASSERT_TRUE(cpu.timed[kind]);
+    EXPECT_TRUE(cpu.timed[kind]->timeline.on_cpu);
+  }
+  EXPECT_EQ(r.timelines().size(), j["timeline"].size());
 }
 
 TEST_F(CudaReplay, TheFamilyThatIsAskedFor) {
