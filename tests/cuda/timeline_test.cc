@@ -119,7 +119,7 @@ TEST_F(GpuTimeline, Refusals) {
 }
 
 // Of a plan that only the device has, nobody can say how many items it has.
-TEST_F(GpuTimeline, APlanOfTheDeviceIsCheckedFirst) {
+TEST_F(GpuTimeline, WhatTheDeviceHasMadeIsCheckedFirst) {
   gpu.add_program(jit::plan_program());
   Step s = make_step({{1, 300}, {1, 70}});
   EngineOptions options = timed_options();
