@@ -140,10 +140,12 @@ void run_cpu(const Options& options, const std::vector<BenchShape>& shapes) {
   write_json(options.json, out);
 }
 
-/// True if `name` contains one of the parts of the filter, which has commas between them; "" is part of every name.
+/// True if `name` contains one of the parts of the filter, which has commas between them, or is NAME of a part =NAME; "" is part of every name.
 bool passes(const std::string& name, const std::string& filter) {
   const std::vector<std::string> parts = CLI::detail::split(filter, ',');
-  return parts.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) { return name.find(part) != std::string::npos; });
+  return parts.empty() || std::any_of(parts.begin(), parts.end(), [&](const std::string& part) {
+           return part.starts_with('=') ? name == part.substr(1) : name.find(part) != std::string::npos;
+         });
 }
 
 /// The shapes whose names pass. A part that none does is a mistake: what there is.
@@ -225,7 +227,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_flag("--list", o->list, "Print the rows and stop; with --json all that is known of them");
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
   command.add_option("--repeat", o->repeat, "Timed runs a row, whose median is reported; default: cpu 7, cuda 12")->check(kPositive);
-  command.add_option("--filter", o->filter, "Only shapes whose name contains this, or one of these, with commas between them");
+  command.add_option("--filter", o->filter, "Only shapes whose name contains this, or one of these, with commas between them; =NAME: only that one");
   command.add_option("--cpu-target", o->bench.cpu_target, "cpu: avx512, avx2 or portable; default: the best that runs here")
       ->check(one_of(cpu_target_names()));
   command.add_option("--kernel", o->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));

@@ -72,6 +72,9 @@ TEST(BenchCommand, ListsItsRowsWithoutAGpu) {
   Tool named({"bench", "--backend", "cuda", "--list", "--preset", "hopper", "--even-lengths", "--filter", "page", "--json", "-"});
   EXPECT_EQ(named.wait(), 0) << named.err();
   EXPECT_EQ(nlohmann::json::parse(named.out())["rows"].size(), 5u);
+  Tool exactly({"bench", "--backend", "cuda", "--list", "--preset", "hopper", "--filter", "=prefill-causal-1x16384-page1", "--json", "-"});
+  EXPECT_EQ(exactly.wait(), 0) << exactly.err();
+  EXPECT_EQ(nlohmann::json::parse(exactly.out())["rows"].size(), 1u);  // not page16
   Tool cpu({"bench", "--list"});
   EXPECT_EQ(cpu.wait(), 0);
   EXPECT_TRUE(contains(cpu.out(), "decode-mla-16x4096-16/1-d576-512-bf16-page16-nhd\n")) << cpu.out();

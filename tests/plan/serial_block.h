@@ -20,21 +20,19 @@ struct SerialBlock {
     for (int32_t i = 0; i < n; ++i) read(i, states[size_t(i)]);
     for (int32_t i = 0; i < n; ++i) write(i, states[size_t(i)]);
   }
-  template <class State, class Sum, class Load, class Store>
-  Sum scan(int32_t n, Load&& load, Store&& store) {
-    Sum sum{};
+  template <class State, class Load, class Store>
+  device_plan::Sum scan(int32_t n, Load&& load, Store&& store) {
+    device_plan::Sum sum;
     for (int32_t i = 0; i < n; ++i) {
       State state;
-      const Sum own = load(i, state);
+      const device_plan::Sum own = load(i, state);
       store(i, state, sum);
       sum = sum + own;
     }
     return sum;
   }
-  template <class T>
-  T reduce(const T& mine) {
-    return T::join(T{}, mine);
-  }
+  template <int kCount>
+  void most(uint64_t (&)[kCount]) {}
   bool any(bool mine) { return mine; }
   void sort(uint64_t* keys, int32_t n) { std::sort(keys, keys + n); }
   template <class T>

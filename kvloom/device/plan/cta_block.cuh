@@ -5,43 +5,42 @@
 
 namespace kvloom::device_plan {
 
-template <class T>
-struct Words {
-  static_assert(sizeof(T) % 4 == 0 && sizeof(T) <= kMaxSumBytes);
-  uint32_t word[sizeof(T) / 4];
+/// What a CTA's threads have in front of a thread, and altogether.
+struct SumsOfCta {
+  Sum before;
+  Sum all;
 };
 
-/// x of another lane: `lanes` below this one, or across.
-template <class T>
-__device__ __forceinline__ T from_below(const T& x, int lanes) {
-  Words<T> w = __builtin_bit_cast(Words<T>, x);
-#pragma unroll
-  for (uint32_t& word : w.word) word = __shfl_up_sync(0xffffffffu, word, lanes);
-  return __builtin_bit_cast(T, w);
-}
-template <class T>
-__device__ __forceinline__ T from_across(const T& x, int with) {
-  Words<T> w = __builtin_bit_cast(Words<T>, x);
-#pragma unroll
-  for (uint32_t& word : w.word) word = __shfl_xor_sync(0xffffffffu, word, with);
-  return __builtin_bit_cast(T, w);
-}
-
+__device__ __forceinline__ uint64_t shfl_up(uint64_t x, int lanes) { return __shfl_up_sync(0xffffffffu, static_cast<unsigned long long>(x), lanes); }
 /// Sum of this lane's and those below.
-template <class T>
-__device__ __forceinline__ T warp_sums(T x) {
-#pragma unroll
+__device__ __forceinline__ Sum warp_sums(Sum x, int lane) {
+#pragma unroll 1
   for (int lanes = 1; lanes < 32; lanes *= 2) {
-    const T below = from_below(x, lanes);
-    if ((int(threadIdx.x) & 31) >= lanes) x = below + x;
+    const Sum below = {shfl_up(x.counts, lanes), int64_t(shfl_up(uint64_t(x.number), lanes))};
+    if (lane >= lanes) x = below + x;
   }
   return x;
 }
-template <class T>
-__device__ __forceinline__ T warp_join(T x) {
-#pragma unroll
-  for (int with = 16; with > 0; with /= 2) x = T::join(x, from_across(x, with));
-  return x;
+/// One copy in the code (Sum says why). `told`: of kWarps, not being read.
+__device__ __noinline__ SumsOfCta cta_sums(Sum* told, Sum own) {
+  const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
+  const Sum up_to = warp_sums(own, lane);
+  if (lane == 31) told[warp] = up_to;
+  __syncthreads();
+  Sum before, all;
+#pragma unroll 1
+  for (int w = 0; w < kWarps; ++w) {
+    const Sum of_warp = told[w];
+    if (w < warp) before = before + of_warp;
+    all = all + of_warp;
+  }
+  return {before + up_to - own, all};
+}
+
+__device__ __forceinline__ uint64_t warp_most(uint64_t x) {
+  const uint32_t high = __reduce_max_sync(0xffffffffu, uint32_t(x >> 32));
+  const uint32_t low = __reduce_max_sync(0xffffffffu, uint32_t(x >> 32) == high ? uint32_t(x) : 0u);
+  return uint64_t(high) << 32 | low;
 }
 
 inline constexpr int kWarpKeys = 64;
@@ -50,6 +49,9 @@ struct WarpKeys {
   uint64_t key[2];
   int32_t place;
 
+  /// The key of another lane.
+  __device__ __forceinline__ static uint64_t across(uint64_t key, int with) { return __shfl_xor_sync(0xffffffffu, static_cast<unsigned long long>(key), with); }
+
   /// Steps `apart` (32 at most) and less of the stage that makes sorted runs of `run`.
   __device__ __forceinline__ void merge(int32_t run, int apart) {
     if (apart == 32) {
@@ -57,12 +59,11 @@ struct WarpKeys {
       const uint64_t first = key[0];
       key[0] = swap ? key[1] : first, key[1] = swap ? first : key[1];
     }
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      if (step > apart) continue;
+#pragma unroll 1
+    for (int step = min_of(apart, 16); step > 0; step /= 2) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint64_t other = from_across(key[i], step);
+        const uint64_t other = across(key[i], step);
         const bool lower = (place & step) == 0, up = ((place + 32 * i) & run) == 0;
         key[i] = (other < key[i]) == (lower == up) ? other : key[i];
       }
@@ -88,44 +89,34 @@ class CtaBlock {
     if (thread_ < n) write(thread_, state);
     __syncthreads();
   }
-  template <class State, class Sum, class Load, class Store>
+  template <class State, class Load, class Store>
   __device__ __forceinline__ Sum scan(int32_t n, Load&& load, Store&& store) {
-    Sum before{};
+    Sum before;
 #pragma unroll 1
     for (int32_t first = 0; first < n; first += kThreads) {
       const int32_t i = first + thread_;
       State state;
-      Sum own{};
+      Sum own;
       if (i < n) own = load(i, state);
-      const bool busy = first + 32 * warp_ < n;  // the warp has something to add
-      const Sum up_to = busy ? warp_sums(own) : own;
-      if (lane_ == 31) sums<Sum>()[warp_] = up_to;
-      __syncthreads();
-      if (warp_ == 0) {
-        const Sum of_warp = lane_ < kWarps ? sums<Sum>()[lane_] : Sum{}, to_here = warp_sums(of_warp);
-        if (lane_ < kWarps) sums<Sum>()[lane_] = to_here - of_warp;
-        if (lane_ == 31) *total<Sum>() = to_here;
-      }
-      __syncthreads();
-      if (i < n) store(i, state, before + sums<Sum>()[warp_] + up_to - own);
-      before = before + *total<Sum>();
-      __syncthreads();
+      const SumsOfCta sums = cta_sums(m_.sums[turn_ ^= 1], own);
+      if (i < n) store(i, state, before + sums.before);
+      before = before + sums.all;
     }
+    __syncthreads();
     return before;
   }
-  template <class T>
-  __device__ __forceinline__ T reduce(const T& mine) {
-    const T of_warp = warp_join(mine);
-    if (lane_ == 0) sums<T>()[warp_] = of_warp;
-    __syncthreads();
-    if (warp_ == 0) {
-      const T all = warp_join(lane_ < kWarps ? sums<T>()[lane_] : T{});
-      if (lane_ == 0) *total<T>() = all;
+  template <int kCount>
+  __device__ __forceinline__ void most(uint64_t (&mine)[kCount]) {
+    static_assert(kCount <= kMaxMost);
+    turn_ ^= 1;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const uint64_t of_warp = warp_most(mine[k]);
+      if (lane_ == 0) m_.most[turn_][k][warp_] = of_warp;
     }
     __syncthreads();
-    const T all = *total<T>();
-    __syncthreads();
-    return all;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) mine[k] = warp_most(m_.most[turn_][k][lane_ & (kWarps - 1)]);
   }
   __device__ __forceinline__ bool any(bool mine) { return __syncthreads_or(mine) != 0; }
   /// A bitonic network over the next power of two, filled up with what comes last: steps of up to 32 places in a warp's registers, others in shared
@@ -134,12 +125,8 @@ class CtaBlock {
     int32_t size = kWarpKeys;
     while (size < n) size *= 2;
     each(size - n, [&](int32_t i) { keys[n + i] = ~uint64_t(0); });
-    each_chunk(keys, size, [&](WarpKeys& chunk) {
-#pragma unroll
-      for (int run = 2; run <= kWarpKeys; run *= 2) chunk.merge(run, run / 2);
-    });
 #pragma unroll 1
-    for (int32_t run = 2 * kWarpKeys; run <= size; run *= 2) {
+    for (int32_t run = kWarpKeys; run <= size; run *= 2) {
 #pragma unroll 1
       for (int32_t apart = run / 2; apart >= kWarpKeys; apart /= 2) {
         each(size / 2, [&](int32_t i) {
@@ -149,7 +136,10 @@ class CtaBlock {
           keys[a] = y, keys[b] = x;
         });
       }
-      each_chunk(keys, size, [&](WarpKeys& chunk) { chunk.merge(run, kWarpKeys / 2); });
+      each_chunk(keys, size, [&](WarpKeys& chunk) {
+#pragma unroll 1
+        for (int32_t sorted = run == kWarpKeys ? 2 : run; sorted <= run; sorted *= 2) chunk.merge(sorted, min_of(sorted / 2, kWarpKeys / 2));
+      });
     }
   }
   template <class T>
@@ -175,13 +165,9 @@ class CtaBlock {
     }
     __syncthreads();
   }
-  template <class T>
-  __device__ __forceinline__ T* sums() { return reinterpret_cast<T*>(m_.sums); }
-  template <class T>
-  __device__ __forceinline__ T* total() { return reinterpret_cast<T*>(m_.total); }
-
   CtaMemory& m_;
   const int thread_, warp_, lane_;
+  int turn_ = 0;  // which of the memory's two halves was told last
 };
 
 }  // namespace kvloom::device_plan

@@ -15,20 +15,17 @@ struct Counts {
   int64_t cost_max = 0;
 };
 
-struct Loads {
-  int64_t total = 0;
-  int64_t most = 0;
-  KVLOOM_HD static Loads join(const Loads& a, const Loads& b) { return {a.total + b.total, max_of(a.most, b.most)}; }
-};
+/// What happens at a cut.
+struct CutHere {
+  int32_t parts = 0;  // 1: a part of a unit begins
+  int32_t units = 0;  // 1: ... the first behind the unit's beginning
+  int32_t rows = 0;   // of a partial of the unit
 
-struct PartSum {
-  int32_t parts = 0;  // that begin at a cut
-  int32_t units = 0;  // cut, by their first part
-  int32_t rows = 0;   // of the scratch
-
-  KVLOOM_HD PartSum operator+(const PartSum& o) const { return {parts + o.parts, units + o.units, rows + o.rows}; }
-  KVLOOM_HD PartSum operator-(const PartSum& o) const { return {parts - o.parts, units - o.units, rows - o.rows}; }
+  /// Of those before a CTA, in a scan: parts and units have room beside each other.
+  KVLOOM_HD Sum sum(int64_t load) const { return Sum::of(parts | units * parts << 16, parts * rows * (1 + units), load); }
+  KVLOOM_HD static CutHere of(const Sum& s) { return {s.first() & 0xffff, s.first() >> 16, s.second()}; }
 };
+static_assert(plan::kMaxPlannedCtas < 1 << 15);
 
 /// True if no part of the unit begins before cut `c`, which is inside it. Several cuts may lie at one place.
 KVLOOM_HD bool is_first_inside(const CutMemory& m, int32_t c) {
@@ -48,8 +45,8 @@ template <class Block>
 KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const int32_t ctas = s.num_ctas();
-  Loads mine;
-  const auto read = [&](int32_t c, PartSum& own) -> PartSum {
+  uint64_t most[1] = {0};
+  const auto read = [&](int32_t c, CutHere& own) -> Sum {
     const Cut &from = m.cut[c], &to = m.cut[c + 1];
     int64_t load = to.position - from.position;
     const bool begins = from.inside && !from.is(to);
@@ -59,11 +56,12 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
       if (begins) load += s.run_cost(t, from.unit - t.first_unit).fixed;
       own = {begins, is_first_inside(m, c), part_rows(s, from)};
     }
-    mine = Loads::join(mine, {load, load});
-    return begins ? PartSum{1, own.units, own.rows * (1 + own.units)} : PartSum{};
+    most[0] = max_of(most[0], uint64_t(load));
+    return own.sum(load);
   };
-  const auto write = [&](int32_t c, const PartSum& own, const PartSum& before) {
+  const auto write = [&](int32_t c, const CutHere& own, const Sum& sum) {
     const Cut& from = m.cut[c];
+    const CutHere before = CutHere::of(sum);
     m.item[c] = from.unit + before.parts + from.inside;
     s.cta_indptr()[c] = m.item[c];
     m.part[c] = {before.units + own.units - 1, before.parts + before.units + own.units, before.rows + own.rows * own.units};
@@ -71,9 +69,10 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
     m.unit_touch[before.units] = before.parts + before.units;
     m.unit_cut[before.units] = c;
   };
-  const PartSum sum = block.template scan<PartSum, PartSum>(ctas, read, write);
-  const Loads loads = block.reduce(mine);
-  const Counts counts = {totals.units + sum.parts, sum.units, sum.parts + sum.units, sum.rows, loads.total, loads.most};
+  const Sum sum = block.template scan<CutHere>(ctas, read, write);
+  const CutHere all = CutHere::of(sum);
+  block.most(most);
+  const Counts counts = {totals.units + all.parts, all.units, all.parts + all.units, all.rows, sum.number, int64_t(most[0])};
   block.each(1, [&](int32_t) {
     m.item[ctas] = counts.items;
     s.cta_indptr()[ctas] = counts.items;
@@ -135,16 +134,18 @@ KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
   return counts;
 }
 
-/// Unit u on CTA u.
+/// Units 0, 1, ... to CTAs 0, 1, ... and round again: at most one each, or units that all cost the same.
 template <class Block>
-KVLOOM_HD Counts emit_one_each(Block& block, Step& s, const Totals& totals) {
-  block.each(s.num_ctas() + 1, [&](int32_t c) {
-    s.cta_indptr()[c] = min_of(c, totals.units);
-    if (c >= totals.units) return;
-    const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, c)];
-    block.put(&s.items()[c], s.whole_item(t, c - t.first_unit));
+KVLOOM_HD Counts emit_in_turn(Block& block, Step& s, const Totals& totals) {
+  const int32_t ctas = s.num_ctas(), rounds = int32_t(uint32_t(totals.units) / uint32_t(ctas)), rest = totals.units - rounds * ctas;
+  const auto first_item = [&](int32_t c) { return c * rounds + min_of(c, rest); };
+  block.each(ctas + 1, [&](int32_t c) { s.cta_indptr()[c] = first_item(c); });
+  block.each(totals.units, [&](int32_t u) {
+    const int32_t round = int32_t(uint32_t(u) / uint32_t(ctas));
+    const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, u)];
+    block.put(&s.items()[first_item(u - round * ctas) + round], s.whole_item(t, u - t.first_unit));
   });
-  return {totals.units, 0, 0, 0, totals.cost, totals.max_unit_cost};
+  return {totals.units, 0, 0, 0, totals.cost, (rounds + (rest > 0)) * totals.max_unit_cost};
 }
 
 }  // namespace kvloom::device_plan

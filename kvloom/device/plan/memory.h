@@ -2,8 +2,8 @@
 // A block is what has
 //   each(n, f)                        f(i) for all i < n, each by one thread, done when it returns
 //   two_steps<State>(n, read, write)  read(i, state), and when all have read, write(i, state); n <= plan::kMaxPlannedCtas
-//   scan<State, Sum>(n, load, store)  store(i, state, sum of load(j, state) over j < i); returns the sum of all
-//   reduce(mine)                      T::join of what the threads have gathered
+//   scan<State>(n, load, store)       store(i, state, Sum of load(j, state) over j < i); returns the sum of all
+//   most(mine)                        each of an array's numbers, the largest that a thread has
 //   any(mine)                         true if it is for some thread
 //   sort(keys, n)                     ascending; the array has room up to the next power of two, 64 at least
 //   put(to, x)                        a struct of multiples of 16 bytes into the plan
@@ -24,6 +24,19 @@ inline constexpr int32_t kMaxWhole = max_of(plan::kWholeUnitsPerCta * plan::kMax
 
 inline constexpr int64_t kNever = 0x7fffffffffffffff;
 inline constexpr int32_t kNone = 0x7fffffff;
+
+/// What scan() adds up: two counts and a number. One type for all sums keeps the planner's code short, and most of the time of a kernel that
+/// runs through its code once goes into fetching it. Counts never sum up to 2^32, so none carries into its neighbour.
+struct Sum {
+  uint64_t counts = 0;
+  int64_t number = 0;
+
+  KVLOOM_HD static Sum of(int32_t first, int32_t second, int64_t number) { return {uint32_t(first) | uint64_t(uint32_t(second)) << 32, number}; }
+  KVLOOM_HD int32_t first() const { return int32_t(uint32_t(counts)); }
+  KVLOOM_HD int32_t second() const { return int32_t(counts >> 32); }
+  KVLOOM_HD Sum operator+(const Sum& o) const { return {counts + o.counts, number + o.number}; }
+  KVLOOM_HD Sum operator-(const Sum& o) const { return {counts - o.counts, number - o.number}; }
+};
 
 /// A place where the line of units is cut.
 struct Cut {

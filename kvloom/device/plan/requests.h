@@ -56,55 +56,38 @@ KVLOOM_HD Request read_request(const plan::DeviceArgs& a, int32_t l) {
   return r;
 }
 
-/// What all lists together say. `first_fault`: the first that has one.
-struct Judged {
-  int64_t kv_tokens = 0;
-  int32_t first_fault = kNone;
-
-  KVLOOM_HD static Judged join(const Judged& a, const Judged& b) { return {a.kv_tokens + b.kv_tokens, min_of(a.first_fault, b.first_fault)}; }
-};
-
-struct GroupSum {
-  int32_t groups = 0;
-  int32_t tiles = 0;
-
-  KVLOOM_HD GroupSum operator+(const GroupSum& o) const { return {groups + o.groups, tiles + o.tiles}; }
-  KVLOOM_HD GroupSum operator-(const GroupSum& o) const { return {groups - o.groups, tiles - o.tiles}; }
-};
-
 /// Groups of the requests with query tokens, in the plan and in the table. The verdict is that of the whole batch.
 template <class Block>
 KVLOOM_HD plan::PlanVerdict make_groups(Block& block, Step& s, Totals& totals) {
   const plan::DeviceArgs& a = s.args;
-  Judged mine;
-  const auto read = [&](int32_t i, Request& r) -> GroupSum {
+  uint64_t fault[1] = {0};  // kNone - the first list that has one
+  const auto read = [&](int32_t i, Request& r) -> Sum {  // groups, tiles, tokens of K and V
     r = read_request(a, i);
     if (r.fault != plan::PlanFault::none) {
-      mine.first_fault = min_of(mine.first_fault, i);
+      fault[0] = max_of(fault[0], uint64_t(kNone - i));
       return {};
     }
-    mine.kv_tokens += r.kv_len;
-    if (r.q_len == 0) return {};
-    return {1, int32_t(s.shape(s.class_of(int32_t(r.q_len))).tiles(r.q_len))};
+    if (r.q_len == 0) return Sum::of(0, 0, r.kv_len);
+    return Sum::of(1, int32_t(s.shape(s.class_of(int32_t(r.q_len))).tiles(r.q_len)), r.kv_len);
   };
-  const auto write = [&](int32_t i, const Request& r, const GroupSum& before) {
+  const auto write = [&](int32_t i, const Request& r, const Sum& before) {
     if (r.fault != plan::PlanFault::none || r.q_len == 0) return;
     RowGroup g{};
     plan::set_flat_group(g, r.request, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, a.kv_position);
     g.kv_head = r.kv_head;
-    block.put(&s.row_groups()[before.groups], g);
-    s.groups[before.groups] = {before.tiles, int32_t(r.begin), int32_t(r.q_len), int32_t(r.kv_len), r.q_pos0, r.prefix};
+    block.put(&s.row_groups()[before.first()], g);
+    s.groups[before.first()] = {before.second(), int32_t(r.begin), int32_t(r.q_len), int32_t(r.kv_len), r.q_pos0, r.prefix};
   };
-  const GroupSum sum = block.template scan<Request, GroupSum>(a.num_requests * a.request_lists, read, write);
-  const Judged judged = block.reduce(mine);
-  totals.groups = sum.groups;
-  totals.tiles = sum.tiles;
-  if (judged.first_fault < kNone) {
-    const Request r = read_request(a, judged.first_fault);
+  const Sum sum = block.template scan<Request>(a.num_requests * a.request_lists, read, write);
+  totals.groups = sum.first();
+  totals.tiles = sum.second();
+  if (block.any(fault[0] > 0)) {
+    block.most(fault);
+    const Request r = read_request(a, int32_t(kNone - fault[0]));
     return {r.fault, r.request, r.kv_head, 0, r.got, r.wanted};
   }
-  if (a.max_kv_tokens > 0 && judged.kv_tokens > a.max_kv_tokens * a.request_lists) {
-    return {plan::PlanFault::kv_tokens, -1, -1, 0, ceil_div<int64_t>(judged.kv_tokens, a.request_lists), a.max_kv_tokens};
+  if (a.max_kv_tokens > 0 && sum.number > a.max_kv_tokens * a.request_lists) {
+    return {plan::PlanFault::kv_tokens, -1, -1, 0, ceil_div<int64_t>(sum.number, a.request_lists), a.max_kv_tokens};
   }
   return {plan::PlanFault::none, -1, -1, 0, 0, 0};
 }

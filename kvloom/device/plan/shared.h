@@ -8,11 +8,11 @@ namespace kvloom::device_plan {
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 static_assert(kThreads >= plan::kMaxPlannedCtas);
 
-/// What warps tell each other.
-inline constexpr int kMaxSumBytes = 48;
+/// What warps tell each other. Twice, in turn: what was told last may still be read.
+inline constexpr int kMaxMost = 4;  // numbers of a most()
 struct CtaMemory {
-  alignas(16) char sums[kWarps * kMaxSumBytes];
-  alignas(16) char total[kMaxSumBytes];
+  Sum sums[2][kWarps];
+  uint64_t most[2][kMaxMost][kWarps];
 };
 
 struct SharedMemory {

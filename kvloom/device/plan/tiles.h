@@ -22,53 +22,35 @@ KVLOOM_HD plan::PlannedTile tile_at(const Step& s, const Totals& totals, int32_t
   return {group, rows.begin, seen.begin, seen.end, 0, 0, uint16_t(rows.count), uint16_t(c)};
 }
 
-struct LineSum {
-  int64_t cost = 0;
-  int32_t units = 0;
-
-  KVLOOM_HD LineSum operator+(const LineSum& o) const { return {cost + o.cost, units + o.units}; }
-  KVLOOM_HD LineSum operator-(const LineSum& o) const { return {cost - o.cost, units - o.units}; }
-};
-
-struct Extremes {
-  int64_t max_unit_cost = 0;
-  int64_t min_unit_cost = kNever;
-  int32_t max_rows[2] = {0, 0};
-  int32_t compute_units = 0;
-
-  KVLOOM_HD static Extremes join(const Extremes& a, const Extremes& b) {
-    return {max_of(a.max_unit_cost, b.max_unit_cost), min_of(a.min_unit_cost, b.min_unit_cost),
-            {max_of(a.max_rows[0], b.max_rows[0]), max_of(a.max_rows[1], b.max_rows[1])}, a.compute_units + b.compute_units};
-  }
-};
-
 /// The table of tiles, and what they add up to.
 template <class Block>
 KVLOOM_HD void make_tiles(Block& block, Step& s, Totals& totals) {
-  Extremes mine;
-  const auto read = [&](int32_t i, plan::PlannedTile& t) -> LineSum {
+  enum { kDearest, kCheapest, kRows };  // kRows and the next: rows of a tile of class 0, 1
+  uint64_t most[4] = {};
+  const auto read = [&](int32_t i, plan::PlannedTile& t) -> Sum {  // units of class 0, of class 1, cost
     t = tile_at(s, totals, i);
-    const int32_t runs = s.runs(t.kernel_class).runs;
-    mine.max_unit_cost = max_of(mine.max_unit_cost, s.run_cost(t, 0).unit);
-    mine.min_unit_cost = min_of(mine.min_unit_cost, s.run_cost(t, runs - 1).unit);
-    for (int c = 0; c < 2; ++c) mine.max_rows[c] = max_of(mine.max_rows[c], t.kernel_class == c ? int32_t(t.row_count) : 0);
-    mine.compute_units += t.kernel_class == 1 ? runs : 0;
-    return {s.tile_cost(t), runs};
+    const int32_t c = t.kernel_class, runs = s.runs(c).runs;
+    const int64_t full = s.run_cost(t, 0).unit, last = s.run_cost(t, runs - 1).unit;
+    most[kDearest] = max_of(most[kDearest], uint64_t(full));
+    most[kCheapest] = max_of(most[kCheapest], uint64_t(kNever - last));
+    most[kRows] = max_of(most[kRows], uint64_t(c == 0 ? t.row_count : 0));
+    most[kRows + 1] = max_of(most[kRows + 1], uint64_t(c == 1 ? t.row_count : 0));
+    return Sum::of(c == 0 ? runs : 0, c == 1 ? runs : 0, (runs - 1) * full + last);
   };
-  const auto write = [&](int32_t i, plan::PlannedTile t, const LineSum& before) {
-    t.position = before.cost;
-    t.first_unit = before.units;
+  const auto write = [&](int32_t i, plan::PlannedTile t, const Sum& before) {
+    t.position = before.number;
+    t.first_unit = before.first() + before.second();
     s.tiles[i] = t;
   };
-  const LineSum sum = block.template scan<plan::PlannedTile, LineSum>(totals.tiles, read, write);
-  const Extremes all = block.reduce(mine);
-  totals.cost = sum.cost;
-  totals.units = sum.units;
-  totals.class_units[0] = sum.units - all.compute_units;
-  totals.class_units[1] = all.compute_units;
-  totals.max_unit_cost = all.max_unit_cost;
-  totals.min_unit_cost = all.min_unit_cost;
-  for (int c = 0; c < 2; ++c) totals.max_rows[c] = all.max_rows[c];
+  const Sum sum = block.template scan<plan::PlannedTile>(totals.tiles, read, write);
+  block.most(most);
+  totals.cost = sum.number;
+  totals.units = sum.first() + sum.second();
+  totals.class_units[0] = sum.first();
+  totals.class_units[1] = sum.second();
+  totals.max_unit_cost = int64_t(most[kDearest]);
+  totals.min_unit_cost = kNever - int64_t(most[kCheapest]);
+  for (int c = 0; c < 2; ++c) totals.max_rows[c] = int32_t(most[kRows + c]);
 }
 
 /// The tile that holds unit `unit`.

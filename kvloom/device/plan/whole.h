@@ -23,16 +23,6 @@ KVLOOM_HD Kind kind_at(const Step& s, bool two, int32_t index) {
   return two && (index & 1) ? Kind{tile, full, r.runs - full} : Kind{tile, 0, full};
 }
 
-struct UnitSum {
-  int32_t units = 0;
-  KVLOOM_HD UnitSum operator+(const UnitSum& o) const { return {units + o.units}; }
-  KVLOOM_HD UnitSum operator-(const UnitSum& o) const { return {units - o.units}; }
-};
-struct Least {
-  int32_t value = kNone;
-  KVLOOM_HD static Least join(const Least& a, const Least& b) { return {min_of(a.value, b.value)}; }
-};
-
 /// The kinds of a step, dearest first, ties as they stand on the line.
 struct Kinds {
   int32_t count;
@@ -57,9 +47,9 @@ KVLOOM_HD Kinds sort_kinds(Block& block, Step& s, const Totals& totals) {
     m.kind[i] = uint64_t(plan::kMaxStepCost - cost) << kKindBits | uint64_t(i);
   });
   block.sort(m.kind, kinds.count);
-  block.template scan<UnitSum, UnitSum>(
-      kinds.count, [&](int32_t k, UnitSum& own) -> UnitSum { return own = {kind_at(s, two, Kinds::index_of(m.kind[k])).units}; },
-      [&](int32_t k, const UnitSum&, const UnitSum& before) { m.first_rank[k] = before.units; });
+  block.template scan<int32_t>(
+      kinds.count, [&](int32_t k, int32_t&) { return Sum::of(kind_at(s, two, Kinds::index_of(m.kind[k])).units, 0, 0); },
+      [&](int32_t k, int32_t, const Sum& before) { m.first_rank[k] = before.first(); });
   return kinds;
 }
 
@@ -68,13 +58,14 @@ template <class Block>
 KVLOOM_HD int32_t give_batch(Block& block, Step& s, const Totals& totals, const Kinds& kinds, int32_t given, int64_t bound) {
   WholeMemory& m = s.memory.whole;
   const int32_t ctas = s.num_ctas(), n = min_of(ctas, totals.units - given);
-  Least mine;
+  uint64_t most[1] = {0};  // kNone - the first that one which has grown comes before
   const auto grown = [&](int32_t i) { return m.load[i] + (uint64_t(Kinds::cost_of(m.kind[kinds.of_rank(m, given + i)])) << kCtaBits); };
   block.each(n, [&](int32_t i) {
     const uint64_t load = grown(i);
-    mine.value = min_of(mine.value, i + 1 + last_of(n - i, [&](int32_t j) { return j == 0 || m.load[i + j] < load; }));
+    most[0] = max_of(most[0], uint64_t(kNone - (i + 1 + last_of(n - i, [&](int32_t j) { return j == 0 || m.load[i + j] < load; }))));
   });
-  const int32_t batch = block.reduce(mine).value;
+  block.most(most);
+  const int32_t batch = int32_t(kNone - most[0]);
   bool too_much = false;
   block.template two_steps<uint64_t>(
       batch,
@@ -131,20 +122,21 @@ KVLOOM_HD bool emit_longest_first(Block& block, Step& s, const Totals& totals, i
   WholeMemory& m = s.memory.whole;
   const Kinds kinds = sort_kinds(block, s, totals);
   if (!give_units(block, s, totals, kinds, bound)) return false;
-  Loads mine;
+  uint64_t most[1] = {0};
   const int32_t ctas = s.num_ctas();
-  block.template scan<UnitSum, UnitSum>(
+  block.template scan<int32_t>(
       ctas,
-      [&](int32_t c, UnitSum& own) -> UnitSum {
-        mine.most = max_of(mine.most, int64_t(m.load[c] >> kCtaBits));
-        return own = {m.units[c]};
+      [&](int32_t c, int32_t& own) {
+        most[0] = max_of(most[0], m.load[c] >> kCtaBits);
+        return Sum::of(own = m.units[c], 0, 0);
       },
-      [&](int32_t c, const UnitSum& own, const UnitSum& before) {
-        m.first_item[c] = before.units;
-        s.cta_indptr()[c] = before.units;
-        if (c == ctas - 1) s.cta_indptr()[ctas] = before.units + own.units;
+      [&](int32_t c, int32_t own, const Sum& before) {
+        m.first_item[c] = before.first();
+        s.cta_indptr()[c] = before.first();
+        if (c == ctas - 1) s.cta_indptr()[ctas] = before.first() + own;
       });
-  counts = {totals.units, 0, 0, 0, totals.cost, block.reduce(mine).most};
+  block.most(most);
+  counts = {totals.units, 0, 0, 0, totals.cost, int64_t(most[0])};
   block.each(totals.units, [&](int32_t rank) {
     const int32_t k = kinds.of_rank(m, rank);
     const Kind kind = kind_at(s, kinds.two, Kinds::index_of(m.kind[k]));

@@ -121,6 +121,9 @@ inline int simt_reduce(uint32_t mask, int x, int (*join)(int, int)) {
 }
 inline int __reduce_max_sync(uint32_t mask, int x) { return simt_reduce(mask, x, [](int a, int b) { return a > b ? a : b; }); }
 inline int __reduce_min_sync(uint32_t mask, int x) { return simt_reduce(mask, x, [](int a, int b) { return a < b ? a : b; }); }
+inline uint32_t __reduce_max_sync(uint32_t mask, uint32_t x) {  // as signed numbers that lie in the same order
+  return uint32_t(__reduce_max_sync(mask, int(x ^ 0x80000000u))) ^ 0x80000000u;
+}
 inline uint32_t __reduce_add_sync(uint32_t, uint32_t x) {
   const simt::Buffer* all = simt::warp_share(&x, sizeof x);
   x = 0;
