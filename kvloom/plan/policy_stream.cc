@@ -17,11 +17,14 @@ bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& 
   const WholeAttempt attempt = whole_attempt(work.num_units, work.units[0] + work.units[1], num_ctas, work.total_cost(),
                                              std::max(work.max_unit_cost[0], work.max_unit_cost[1]), work.min_unit_cost, bound, config.saturating_ctas > 0);
   if (attempt == WholeAttempt::none) return false;
-  if (attempt == WholeAttempt::one_each) {
+  if (attempt == WholeAttempt::in_turn) {
     int32_t cta = 0;
     for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
       const Tile& t = work.tiles[i];
-      for (int32_t run = 0; run < t.runs; ++run) add_piece(pieces, i, run, 1, t.kv_begin, t.kv_end, cta++);
+      for (int32_t run = 0; run < t.runs; ++run) {
+        add_piece(pieces, i, run, 1, t.kv_begin, t.kv_end, cta);
+        cta = cta + 1 == num_ctas ? 0 : cta + 1;
+      }
     }
     return true;
   }

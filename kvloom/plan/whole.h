@@ -35,19 +35,19 @@ KVLOOM_HD int64_t shared_memory_bound(int64_t bound, int64_t units, int32_t ctas
 }
 
 /// What a step's units are worth trying as wholes.
-enum class WholeAttempt { none, one_each, longest_first };
+enum class WholeAttempt { none, in_turn, longest_first };
 
-/// `placed`: units that there is something to do for; none of `units` else. `bound`: whole_load_bound() and shared_memory_bound(). one_each: unit u on CTA u.
-/// longest_first: a CTA may turn out to get more than the bound.
+/// `placed`: units that there is something to do for; none of `units` else. `bound`: whole_load_bound() and shared_memory_bound(). in_turn: unit u on CTA
+/// u modulo their number, which is what longest first comes to where all units cost the same. longest_first: a CTA may turn out to get more than the bound.
 KVLOOM_HD WholeAttempt whole_attempt(int64_t units, int64_t placed, int32_t ctas, int64_t total, int64_t largest, int64_t smallest, int64_t bound,
                                      bool shared_memory) {
   const bool alike = shared_memory && largest == smallest && units <= kMostWholeUnits;
   if ((units > int64_t(kWholeUnitsPerCta) * ctas && !alike) || largest > bound) return WholeAttempt::none;
-  if (units <= ctas) return WholeAttempt::one_each;
+  if (units <= ctas) return WholeAttempt::in_turn;
   if (largest - smallest > kWholeSpread * (bound - short_div(total, ctas))) return WholeAttempt::none;
   // Some CTA gets so many units, each of which costs as much as the cheapest: with equal lengths nothing more has to be tried.
   if (ceil_div<int64_t>(placed, ctas) * smallest > bound) return WholeAttempt::none;
-  return WholeAttempt::longest_first;
+  return largest == smallest && largest > 0 && placed == units ? WholeAttempt::in_turn : WholeAttempt::longest_first;
 }
 
 }  // namespace kvloom::plan

@@ -22,9 +22,7 @@ KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
   const int64_t bound = bound_of_whole(s, totals);
   const plan::WholeAttempt attempt = plan::whole_attempt(totals.units, totals.units, s.num_ctas(), totals.cost, totals.max_unit_cost,
                                                          totals.min_unit_cost, bound, s.args.saturating_ctas > 0);
-  // Longest first, too, deals units that cost the same out in turn; whether CTAs get too much was asked above.
-  const bool alike = totals.max_unit_cost == totals.min_unit_cost && totals.max_unit_cost > 0;
-  if (attempt == plan::WholeAttempt::one_each || (attempt == plan::WholeAttempt::longest_first && alike)) return emit_in_turn(block, s, totals);
+  if (attempt == plan::WholeAttempt::in_turn) return emit_in_turn(block, s, totals);
   Counts counts;
   if (attempt == plan::WholeAttempt::longest_first && emit_longest_first(block, s, totals, bound, counts)) return counts;
   find_cuts(block, s, totals);
