@@ -41,7 +41,7 @@ def counted(args, row):
     done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
     at = done.stdout.find('"ID"')
     if at < 0:
-        return {"shape": row, "why": (done.stderr or done.stdout).strip().splitlines()[-1:]}
+        return {"shape": row, "why": ((done.stderr or done.stdout).strip().splitlines() or ['ncu said nothing'])[-1]}
     names, _, *values = list(csv.reader(io.StringIO(done.stdout[at:])))
     if not values:
         return {"shape": row, "why": "no launch was counted"}
@@ -66,6 +66,8 @@ def main():
     args = parser.parse_args()
     listed = subprocess.run([args.kvloom, "bench", "--backend", "cuda", "--preset", args.preset, "--list", "--even-lengths", "--json", "-"], capture_output=True, text=True, check=True)
     facts = json.loads(listed.stdout)
+    doctor = subprocess.run([args.kvloom, "doctor", "--json", "-"], capture_output=True, text=True, check=False)
+    machine = json.loads(doctor.stdout).get("machine") if doctor.stdout.startswith("{") else None
     rows = []
     for row in (r["shape"] for r in facts["rows"]):
         if args.filter not in row:
@@ -76,7 +78,7 @@ def main():
             rows.append({"shape": row, "why": f"not done in {args.timeout:.0f} s"})
         print(rows[-1], flush=True)
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"preset": args.preset, "counters": {k: v[0] for k, v in COUNTERS.items()}, "rows": rows}, file, indent=1)
+            json.dump({"machine": machine, "preset": args.preset, "counters": {k: v[0] for k, v in COUNTERS.items()}, "rows": rows}, file, indent=1)
     return int(any("why" in r for r in rows))
 
 

@@ -214,12 +214,38 @@ def plan_table(data):
             yield f"| {r['name'].removesuffix('_median')} | {r['cpu_time']:.3g} {r['time_unit']} |"
 
 
+PARTS = {"tensor_cycles": "tensor cores", "dram": "memory", "l2": "L2", "exp": "exponentials", "issue": "issue", "shared": "shared memory"}
+
+
+def bound_by(row):
+    """The busiest part of the chip; below four fifths of what it can do, waiting bounds the kernel, and the part is where it would be bound next."""
+    part = max(PARTS, key=lambda k: row.get(k) or 0)
+    words = PARTS[part] if row[part] >= 80 else f"latency; then {PARTS[part]}"
+    return words + (f"; launch and tail ({100 - row['active']:.0f} % of the time an SM has no work)" if row["active"] < 90 else "")
+
+
+def counters_table(data):
+    yield (f"What bounds the rows of preset `{data['preset']}`: one launch of each, counted by Nsight Compute (`tools/gpu_counters.py`), which fixes the clock at the "
+           "chip's base (MHz), so times are longer than benchmarks'. Percent of what a part of the chip does at most, while SMs have work; L2 and memory: of the whole launch.")
+    yield ""
+    yield "| shape | kernel | us | MHz | SMs at work | " + " | ".join(PARTS.values()) + " | L2 hits | GB from memory | bound by |"
+    yield "|" + "---|" * (8 + len(PARTS))
+    for r in data["rows"]:
+        if "why" in r:
+            yield f"| {r['shape']} | not counted: {r['why']} |" + " |" * (6 + len(PARTS))
+            continue
+        cells = " | ".join(f"{r[k]:.0f}" for k in PARTS)
+        yield (f"| {r['shape']} | `{r['kernel']}` | {r['us']:.0f} | {r['sm_mhz']:.0f} | {r['active']:.0f} | {cells} | {r['l2_hit']:.0f} | {r['dram_gb']:.3f} | {bound_by(r)} |")
+
+
 def section(path, drawn):
     data = json.loads(path.read_text(encoding="utf-8"))
     if "benchmarks" in data:
         body, machine = plan_table(data), None
     elif "sums" in data:
         body, machine = steps_table(data), data["machine"]
+    elif "counters" in data:
+        body, machine = counters_table(data), data.get("machine")
     elif "gpu" in data and "rows" in data:
         body, machine = gpu_table(data), data["machine"]
     elif "variants" in data:
