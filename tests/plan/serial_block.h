@@ -14,6 +14,15 @@ struct SerialBlock {
   void each(int32_t n, F&& f) {
     for (int32_t i = 0; i < n; ++i) f(i);
   }
+  template <class F>
+  void each_out(int32_t n, F&& f) {
+    each(n, f);
+  }
+  template <class F>
+  void once(F&& f) {
+    f();
+  }
+  bool writes(int32_t) { return true; }
   template <class State, class Read, class Write>
   void two_steps(int32_t n, Read&& read, Write&& write) {
     std::vector<State> states(static_cast<size_t>(n));

@@ -1,4 +1,4 @@
-// A CTA of kThreads as a block of the device's planner (memory.h says what that is).
+// A CTA of kThreads, of gridDim.x alike, as a block of the device's planner (memory.h says what that is).
 #pragma once
 
 #include "kvloom/device/plan/shared.h"
@@ -12,10 +12,15 @@ struct SumsOfCta {
 };
 
 __device__ __forceinline__ uint64_t shfl_up(uint64_t x, int lanes) { return __shfl_up_sync(0xffffffffu, static_cast<unsigned long long>(x), lanes); }
-/// Sum of this lane's and those below.
+__device__ __forceinline__ Sum lane_of(const Sum& x, int lane) {
+  return {__shfl_sync(0xffffffffu, static_cast<unsigned long long>(x.counts), lane),
+          static_cast<int64_t>(__shfl_sync(0xffffffffu, static_cast<unsigned long long>(x.number), lane))};
+}
+/// Sum of this lane's and those below, of the first kLanes lanes.
+template <int kLanes>
 __device__ __forceinline__ Sum warp_sums(Sum x, int lane) {
-#pragma unroll 1
-  for (int lanes = 1; lanes < 32; lanes *= 2) {
+#pragma unroll
+  for (int lanes = 1; lanes < kLanes; lanes *= 2) {
     const Sum below = {shfl_up(x.counts, lanes), int64_t(shfl_up(uint64_t(x.number), lanes))};
     if (lane >= lanes) x = below + x;
   }
@@ -24,17 +29,11 @@ __device__ __forceinline__ Sum warp_sums(Sum x, int lane) {
 /// One copy in the code (Sum says why). `told`: of kWarps, not being read.
 __device__ __noinline__ SumsOfCta cta_sums(Sum* told, Sum own) {
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
-  const Sum up_to = warp_sums(own, lane);
+  const Sum up_to = warp_sums<32>(own, lane);
   if (lane == 31) told[warp] = up_to;
   __syncthreads();
-  Sum before, all;
-#pragma unroll 1
-  for (int w = 0; w < kWarps; ++w) {
-    const Sum of_warp = told[w];
-    if (w < warp) before = before + of_warp;
-    all = all + of_warp;
-  }
-  return {before + up_to - own, all};
+  const Sum of_warp = told[lane & (kWarps - 1)], sums = warp_sums<kWarps>(of_warp, lane);  // each warp by itself, what saves a second barrier
+  return {lane_of(sums - of_warp, warp) + up_to - own, lane_of(sums, kWarps - 1)};
 }
 
 __device__ __forceinline__ uint64_t warp_most(uint64_t x) {
@@ -81,6 +80,16 @@ class CtaBlock {
     for (int32_t i = thread_; i < n; i += kThreads) f(i);
     __syncthreads();
   }
+  template <class F>
+  __device__ __forceinline__ void each_out(int32_t n, F&& f) {
+#pragma unroll 1
+    for (int32_t i = int32_t(blockIdx.x) * kThreads + thread_; i < n; i += int32_t(gridDim.x) * kThreads) f(i);
+  }
+  template <class F>
+  __device__ __forceinline__ void once(F&& f) {
+    if (blockIdx.x + 1 == gridDim.x && thread_ == kThreads - 1) f();
+  }
+  __device__ __forceinline__ bool writes(int32_t i) const { return uint32_t(i) / 32 % gridDim.x == blockIdx.x; }
   template <class State, class Read, class Write>
   __device__ __forceinline__ void two_steps(int32_t n, Read&& read, Write&& write) {
     State state;

@@ -42,10 +42,9 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const plan::CutRules rules = cut_rules(s, totals);
   const int32_t ctas = s.num_ctas();
-  const auto target_of = [&](int32_t c) { return plan::equal_shares_sum(totals.cost, ctas, c); };
   // A first guess: every cut at its target, in the tile of it. Without any cost, CTA 0 has everything.
   block.each(ctas + 1, [&](int32_t c) {
-    const int64_t target = target_of(c);
+    const int64_t target = m.target[c] = plan::equal_shares_sum(totals.cost, ctas, c);
     m.item[c] = 0;
     if (c == 0) {
       m.cut[c] = gap_before(s, totals, 0, 0);
@@ -64,7 +63,7 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
     block.template two_steps<Cut>(
         ctas - 1,
         [&](int32_t i, Cut& to) {
-          const int64_t before = target_of(i), target = target_of(i + 1);
+          const int64_t before = m.target[i], target = m.target[i + 1];
           const Cut& previous = m.cut[i];
           if (target == before) {  // no share
             to = previous;

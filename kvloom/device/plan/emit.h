@@ -63,7 +63,7 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
     const Cut& from = m.cut[c];
     const CutHere before = CutHere::of(sum);
     m.item[c] = from.unit + before.parts + from.inside;
-    s.cta_indptr()[c] = m.item[c];
+    if (block.writes(c)) s.cta_indptr()[c] = m.item[c];
     m.part[c] = {before.units + own.units - 1, before.parts + before.units + own.units, before.rows + own.rows * own.units};
     if (own.parts == 0 || own.units == 0) return;
     m.unit_touch[before.units] = before.parts + before.units;
@@ -75,9 +75,9 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   const Counts counts = {totals.units + all.parts, all.units, all.parts + all.units, all.rows, sum.number, int64_t(most[0])};
   block.each(1, [&](int32_t) {
     m.item[ctas] = counts.items;
-    s.cta_indptr()[ctas] = counts.items;
     m.unit_touch[counts.units] = counts.touches;
   });
+  block.once([&] { s.cta_indptr()[ctas] = counts.items; });
   return counts;
 }
 
@@ -128,9 +128,9 @@ template <class Block>
 KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
   const Counts counts = count_parts(block, s, totals);
   const int32_t ctas = s.num_ctas();
-  block.each(counts.units, [&](int32_t u) { put_unit(block, s, u); });
+  block.each_out(counts.units, [&](int32_t u) { put_unit(block, s, u); });
   const int32_t shift = counts.items > 8 * ctas ? 5 : 3, lanes = 1 << shift;  // threads that share a CTA's items
-  block.each(ctas * lanes, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & (lanes - 1), lanes); });
+  block.each_out(ctas * lanes, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & (lanes - 1), lanes); });
   return counts;
 }
 
@@ -139,8 +139,8 @@ template <class Block>
 KVLOOM_HD Counts emit_in_turn(Block& block, Step& s, const Totals& totals) {
   const int32_t ctas = s.num_ctas(), rounds = int32_t(uint32_t(totals.units) / uint32_t(ctas)), rest = totals.units - rounds * ctas;
   const auto first_item = [&](int32_t c) { return c * rounds + min_of(c, rest); };
-  block.each(ctas + 1, [&](int32_t c) { s.cta_indptr()[c] = first_item(c); });
-  block.each(totals.units, [&](int32_t u) {
+  block.each_out(ctas + 1, [&](int32_t c) { s.cta_indptr()[c] = first_item(c); });
+  block.each_out(totals.units, [&](int32_t u) {
     const int32_t round = int32_t(uint32_t(u) / uint32_t(ctas));
     const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, u)];
     block.put(&s.items()[first_item(u - round * ctas) + round], s.whole_item(t, u - t.first_unit));

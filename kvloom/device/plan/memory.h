@@ -1,6 +1,9 @@
-// The device's planner: policy `stream` of a flat batch by one CTA, in phases that are written for a "block", so that a test runs them on the host.
-// A block is what has
+// The device's planner: policy `stream` of a flat batch, in phases that are written for a "block", so that a test runs them on the host. A few CTAs do the
+// same, each by itself and none waiting for another, and share what is written: most of a plan's bytes. A block is what has
 //   each(n, f)                        f(i) for all i < n, each by one thread, done when it returns
+//   each_out(n, f)                    f(i) for all i < n, each by one thread of one of the CTAs: what only goes into the plan; not waited for
+//   once(f)                           f() by one thread of one of the CTAs, always the same; not waited for
+//   writes(i)                         whether this CTA is the one that writes element i
 //   two_steps<State>(n, read, write)  read(i, state), and when all have read, write(i, state); n <= plan::kMaxPlannedCtas
 //   scan<State>(n, load, store)       store(i, state, Sum of load(j, state) over j < i); returns the sum of all
 //   most(mine)                        each of an array's numbers, the largest that a thread has
@@ -59,6 +62,7 @@ struct Part {
 /// Of a line that is cut.
 struct CutMemory {
   Cut cut[plan::kMaxPlannedCtas + 1];  // CTA c has the line from cut[c] to cut[c + 1]
+  int64_t target[plan::kMaxPlannedCtas + 1];  // of a cut
   int32_t item[plan::kMaxPlannedCtas + 1];  // first of a CTA; while cuts are looked for, the tile of a cut's target
   Part part[plan::kMaxPlannedCtas];
   int32_t unit_touch[plan::kMaxPlannedCtas + 1];  // of a merge unit: its first

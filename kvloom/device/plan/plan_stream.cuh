@@ -1,5 +1,5 @@
-// The device's planner, any GPU: one CTA, whatever the step.
-//   plan_stream<<<1, kThreads, sizeof(SharedMemory)>>>(plan::DeviceArgs)
+// The device's planner, any GPU: kCtas CTAs (or fewer), whatever the step.
+//   plan_stream<<<kCtas, kThreads, sizeof(SharedMemory)>>>(plan::DeviceArgs)
 #pragma once
 
 #include "kvloom/device/plan/cta_block.cuh"

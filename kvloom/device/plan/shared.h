@@ -6,6 +6,7 @@
 namespace kvloom::device_plan {
 
 inline constexpr int kThreads = 512, kWarps = kThreads / 32;
+inline constexpr int kCtas = 8;  // a plan of 1024 requests is 400 KB of items: more than one SM writes in 5 us
 static_assert(kThreads >= plan::kMaxPlannedCtas);
 
 /// What warps tell each other. Twice, in turn: what was told last may still be read.

@@ -1,4 +1,4 @@
-// A step planned by one CTA: the bytes that plan/planner.cc writes for policy `stream`, or the header of a plan that can't be run.
+// A step planned: the bytes that plan/planner.cc writes for policy `stream`, or the header of a plan that can't be run.
 #pragma once
 
 #include "kvloom/device/plan/cuts.h"
@@ -32,9 +32,8 @@ KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
 /// No item for anybody: CTAs that find none look at the status, and make all rows NaN.
 template <class Block>
 KVLOOM_HD void put_refusal(Block& block, Step& s, const plan::PlanVerdict& verdict) {
-  block.each(s.num_ctas() + 1, [&](int32_t c) {
-    s.cta_indptr()[c] = 0;
-    if (c > 0) return;
+  block.each_out(s.num_ctas() + 1, [&](int32_t c) { s.cta_indptr()[c] = 0; });
+  block.once([&] {
     PlanHeader h = s.args.header;
     h.status = verdict.fault == plan::PlanFault::query_tokens || verdict.fault == plan::PlanFault::query_length || verdict.fault == plan::PlanFault::kv_tokens ||
                        verdict.fault == plan::PlanFault::cost
@@ -46,20 +45,20 @@ KVLOOM_HD void put_refusal(Block& block, Step& s, const plan::PlanVerdict& verdi
   });
 }
 
+/// What only a step that is planned says; the rest was written when it began.
 template <class Block>
-KVLOOM_HD void put_header(Block& block, Step& s, const Totals& totals, const Counts& counts) {
-  block.each(1, [&](int32_t) {
-    PlanHeader h = s.args.header;
+KVLOOM_HD void put_counts(Block& block, Step& s, const Totals& totals, const Counts& counts) {
+  block.once([&] {
+    PlanHeader& h = *s.header();
     h.num_groups = totals.groups;
     h.num_items = counts.items;
     h.num_units = counts.units;
     h.num_entries = h.num_touches = counts.touches;
     h.scratch_rows = counts.scratch_rows;
-    h.total_tokens = s.args.num_requests > 0 ? int32_t(s.args.qo_indptr[s.args.num_requests]) : 0;
+    if (totals.groups > 0) h.total_tokens = s.groups[totals.groups - 1].token_begin + s.groups[totals.groups - 1].token_count;
     h.graph_key = s.args.graph_keys[(totals.class_units[0] > 0 ? 1 : 0) + (totals.class_units[1] > 0 ? 2 : 0)];
     h.cost_total = uint64_t(counts.cost_total);
     h.cost_max = uint64_t(counts.cost_max);
-    *s.header() = h;
     *s.args.verdict = {plan::PlanFault::none, -1, -1, 0, 0, 0};
   });
 }
@@ -69,11 +68,12 @@ template <class Block>
 KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
   Step s(args, memory, tables);
   Totals totals;
+  block.once([&] { *s.header() = args.header; });
   plan::PlanVerdict verdict = make_groups(block, s, totals);
   if (verdict.fault != plan::PlanFault::none) return put_refusal(block, s, verdict);
   make_tiles(block, s, totals);
   if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, -1, 0, totals.cost, plan::kMaxStepCost});
-  put_header(block, s, totals, schedule(block, s, totals));
+  put_counts(block, s, totals, schedule(block, s, totals));
 }
 
 }  // namespace kvloom::device_plan

@@ -132,12 +132,13 @@ KVLOOM_HD bool emit_longest_first(Block& block, Step& s, const Totals& totals, i
       },
       [&](int32_t c, int32_t own, const Sum& before) {
         m.first_item[c] = before.first();
+        if (!block.writes(c)) return;
         s.cta_indptr()[c] = before.first();
         if (c == ctas - 1) s.cta_indptr()[ctas] = before.first() + own;
       });
   block.most(most);
   counts = {totals.units, 0, 0, 0, totals.cost, int64_t(most[0])};
-  block.each(totals.units, [&](int32_t rank) {
+  block.each_out(totals.units, [&](int32_t rank) {
     const int32_t k = kinds.of_rank(m, rank);
     const Kind kind = kind_at(s, kinds.two, Kinds::index_of(m.kind[k]));
     block.put(&s.items()[m.first_item[m.cta[rank]] + m.place[rank]], s.whole_item(s.tiles[kind.tile], kind.first_run + rank - m.first_rank[k]));
