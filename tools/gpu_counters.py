@@ -37,7 +37,7 @@ COUNTERS = {
 def counted(args, row):
     command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--kernel-name-base", "function", "-k", "regex:^attend", "--launch-skip", "2", "--launch-count", "1", "--kill", "yes",
                "--metrics", ",".join(name for name, _ in COUNTERS.values()),
-               args.kvloom, "bench", "--backend", "cuda", "--preset", args.preset, "--filter", "=" + row, "--even-lengths", "--repeat", "2"]
+               args.kvloom, "bench", "--backend", "cuda", "--preset", args.preset, "--filter", "=" + row, "--even-lengths", "--no-ceilings", "--repeat", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
     at = done.stdout.find('"ID"')
     if at < 0:

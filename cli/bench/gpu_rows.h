@@ -51,6 +51,7 @@ struct GpuBenchOptions {
   std::string kernel;  // this family; "": the fastest
   GpuProtocol protocol;
   GpuCeilingSizes ceilings;
+  bool no_ceilings = false;  // rows alone, without shares
   bool timeline = false;  // of each row, by runs of an engine of its own: kernels with marks are a little slower
 };
 

@@ -26,7 +26,7 @@ struct Options {
   std::vector<std::string> presets, timelines;
   int32_t device = 0;
   int repeat = 0;
-  bool even_lengths = false, list = false, constants = false;
+  bool even_lengths = false, list = false, constants = false, no_ceilings = false;
   StepsOptions steps;
 };
 
@@ -78,6 +78,7 @@ int run_gpu(const Options& options, const std::vector<GpuShape>& shapes) {
   GpuBenchOptions o;
   o.device = options.device;
   o.kernel = options.kernel;
+  o.no_ceilings = options.no_ceilings;
   o.timeline = !options.timelines.empty();
   if (options.repeat > 0) o.protocol.repeat = options.repeat;
   std::optional<PeerResults> peers;
@@ -224,6 +225,7 @@ void add(CLI::App& command, int& exit_code) {
       ->delimiter(',')
       ->check(one_of(gpu_preset_names()));
   command.add_flag("--even-lengths", o->even_lengths, "cuda: without the rows a token shorter and 37 tokens longer than each");
+  command.add_flag("--no-ceilings", o->no_ceilings, "cuda: rows alone, without what the GPU can do at most; they have no shares then");
   command.add_flag("--list", o->list, "Print the rows and stop; with --json all that is known of them");
   command.add_option("--threads", o->bench.threads, "cpu: thread counts to measure")->check(kPositive)->capture_default_str();
   command.add_option("--repeat", o->repeat, "Timed runs a row, whose median is reported; default: cpu 7, cuda 12")->check(kPositive);

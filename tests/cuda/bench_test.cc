@@ -104,6 +104,18 @@ TEST_F(CudaBench, WithoutCublasLtTheRestRunsAndSaysWhy) {
   }
 }
 
+TEST_F(CudaBench, WithoutCeilingsRowsHaveNoShares) {
+  GpuBenchOptions o = quick();
+  o.no_ceilings = true;
+  const long long before = matmuls();
+  GpuBench bench(o);
+  EXPECT_EQ(matmuls(), before);
+  EXPECT_EQ(to_json(bench.ceilings())["matmul_why"], "--no-ceilings");
+  const nlohmann::ordered_json row = to_json(measure(bench, small_shape()));
+  EXPECT_TRUE(row["share"].is_null()) << row;
+  EXPECT_GT(row["tflops"], 0.0);
+}
+
 TEST_F(CudaBench, ARowBesideTheCeilingsOfItsProtocol) {
   GpuBench bench(quick());
   const GpuShape s = small_shape();
