@@ -9,16 +9,16 @@ namespace kvloom::sm90 {
 
 inline constexpr int kRowWarps = 4;
 
-/// Which 16 bytes of a warp's part of a tile a lane copies. A warp has some rows at once, each from another run of rows that follow each other;
-/// eight rows from a multiple of eight on differ by their swizzle, the next eight by a constant.
+/// What a lane copies of a warp's part of a tile: the same 16 bytes of every block of some rows, so that a row's address is worked out once for its
+/// blocks. A warp has kAtOnce rows at once, which follow each other, and lane / kLanes says which of them is the lane's.
 template <AttendConfig C, class Tile>
 struct RowTurns {
-  static constexpr int kBlockChunks = Tile::kBlockBytes / 16, kChunks = Tile::kBlocks * kBlockChunks;
-  static constexpr int kPartKeys = C.tile_kv / kRowWarps;
-  static constexpr int kAtOnce = kChunks > 16 ? 1 : kChunks > 8 ? 2 : 4, kRun = kPartKeys / kAtOnce;
-  static_assert(kChunks <= 32 && kAtOnce * kChunks <= 32 && kRun % 8 == 0);
+  static constexpr int kLanes = Tile::kBlockBytes / 16, kAtOnce = 32 / kLanes, kPartKeys = C.tile_kv / kRowWarps, kRun = kPartKeys / kAtOnce;
+  static_assert(kAtOnce % 4 == 0 && kRun % 4 == 0);
 
-  KVLOOM_HD static constexpr int swizzle(int row) { return row / (128 / Tile::kBlockBytes) % kBlockChunks; }
+  KVLOOM_HD static constexpr int swizzle(int row) { return row / (128 / Tile::kBlockBytes) % kLanes; }
+  /// Where RowPlaces has key `key` of a part: a lane's keys side by side.
+  KVLOOM_HD static constexpr int place(int key) { return key % kAtOnce * kRun + key / kAtOnce; }
 };
 
 template <AttendConfig C, class V>
@@ -48,9 +48,9 @@ struct RowLoader {
   __device__ __forceinline__ bool warp_place(const Asked& asked, int kv_head, RowPlaces<C>& places) const {
     const bool there = block::is_there(args.attend, asked);
     if (lane < kPartKeys) {
-      const int at = warp * kPartKeys + lane;
-      places.k[at] = there ? block::row_place(asked, args.boxes.k, kv_head) : RowPlaces<C>::kNone;
-      places.v[at] = there ? block::row_place(asked, args.boxes.v, kv_head) : RowPlaces<C>::kNone;
+      const int first = warp * kPartKeys;
+      places.k[first + RowTurns<C, KTile<C>>::place(lane)] = there ? block::row_place(asked, args.boxes.k, kv_head) : RowPlaces<C>::kNone;
+      places.v[first + RowTurns<C, VTile<C>>::place(lane)] = there ? block::row_place(asked, args.boxes.v, kv_head) : RowPlaces<C>::kNone;
     }
     const bool all = __all_sync(0xffffffffu, there || lane >= kPartKeys);
     __syncwarp();
@@ -61,23 +61,22 @@ struct RowLoader {
   template <class Tile, bool kAll>
   __device__ __forceinline__ void warp_copy(const char* base, uint32_t unit, const uint32_t (&places)[RowPlaces<C>::kKeys], uint32_t tile) const {
     using Turns = RowTurns<C, Tile>;
-    const int at = lane / Turns::kChunks, chunk = lane % Turns::kChunks;
-    if (at >= Turns::kAtOnce) return;
+    const int at = lane / Turns::kLanes, chunk = lane % Turns::kLanes, row0 = warp * kPartKeys;
     const char* const from = ptx::kept(base + chunk * 16);
-    const int row0 = warp * kPartKeys + at * Turns::kRun;
     uint4 place[Turns::kRun / 4];  // all of them first: reads of shared memory among the copies would stop those
 #pragma unroll
-    for (int i = 0; i < Turns::kRun / 4; ++i) place[i] = reinterpret_cast<const uint4*>(places + row0)[i];
-    const uint32_t to0 = tile + Tile::row(row0) + uint32_t(chunk / Turns::kBlockChunks * Tile::kBlockStride + (chunk % Turns::kBlockChunks << 4));
+    for (int i = 0; i < Turns::kRun / 4; ++i) place[i] = reinterpret_cast<const uint4*>(places + row0 + at * Turns::kRun)[i];
+    const uint32_t to0 = tile + Tile::row(row0) + uint32_t(at * Tile::kBlockBytes + ((chunk ^ Turns::swizzle(at)) << 4));
 #pragma unroll
-    for (int r = 0; r < 8; ++r) {
-      const uint32_t to = (to0 ^ uint32_t(Turns::swizzle(r) << 4)) + uint32_t(r * Tile::kBlockBytes);
+    for (int i = 0; i < Turns::kRun; ++i) {
+      const uint4& four = place[i / 4];
+      const uint32_t row = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
+      const bool there = kAll || row != RowPlaces<C>::kNone;
+      const char* const key = ptx::address_of(from, there ? row : 0, unit);
+      const uint32_t to = (to0 ^ uint32_t(Turns::swizzle(i * Turns::kAtOnce) << 4)) + Tile::row(i * Turns::kAtOnce);
 #pragma unroll
-      for (int i = r; i < Turns::kRun; i += 8) {
-        const uint4& four = place[i / 4];
-        const uint32_t row = i % 4 == 0 ? four.x : i % 4 == 1 ? four.y : i % 4 == 2 ? four.z : four.w;
-        const bool there = kAll || row != RowPlaces<C>::kNone;
-        ptx::cp_async_16(to + uint32_t(i / 8 * Tile::kGroupBytes), ptx::address_of(from, there ? row : 0, unit), there ? 16 : 0);
+      for (int b = 0; b < Tile::kBlocks; ++b) {
+        ptx::cp_async_16(to + uint32_t(b * Tile::kBlockStride), key + b * Tile::kBlockBytes, there ? 16 : 0);
       }
     }
   }
