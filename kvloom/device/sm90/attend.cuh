@@ -16,7 +16,8 @@ struct Team : TeamRows<C, V> {
 
   // Of the moment.
   RingPlace<1> query_at;
-  RingPlace<C.stages> key_at, value_at;
+  RingPlace<C.stages> key_at;
+  RingPlace<C.value_stages> value_at;
   bool keys_there = false;  // of key_at, seen ahead of time
   const Descriptor keys0, values0;  // of the rings' first places
 
@@ -165,8 +166,15 @@ struct Team : TeamRows<C, V> {
     if (m.pass[next.at].end) return;
     m.query.wait_full(query_at);
     q.take(ptx::shared_address(m.q), team_row0);
-    if constexpr (C.q_in_registers) leave_queries();
-    else ptx::fence_shared_async();
+    if constexpr (!C.q_in_registers) ptx::fence_shared_async();
+    else if constexpr (C.stages_o) leave_queries();
+  }
+  /// Once a pass, when its queries are in registers: O of the pass before, which went out through Q's memory, has left it.
+  __device__ __forceinline__ void leave_after_output() {
+    if constexpr (C.q_in_registers && !C.stages_o) {
+      ptx::store_wait();
+      leave_queries();
+    }
   }
   __device__ __forceinline__ void leave_queries() {
     m.query.warp_leave(query_at);

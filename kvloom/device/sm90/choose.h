@@ -32,6 +32,8 @@ KVLOOM_HD constexpr AttendConfig mixed_config(const UnitSpec& s) {
   c.q_in_registers = !wide && !s.hooked;
   c.stages_o = !wide;
   if (s.head_dim_qk == 64 && s.head_dim_vo == 64) c.tile_rows = 192, c.q_in_registers = false;
+  // Rows that come one by one take longer than boxes, and V's place is free late in a step: a third one instead of memory for O.
+  if (c.gathers && c.q_in_registers) c.value_stages = 3, c.stages_o = false;
   return c;
 }
 
@@ -40,6 +42,7 @@ KVLOOM_HD constexpr AttendConfig compute_config(const UnitSpec& s) {
   AttendConfig c = mixed_config(s);
   c.ctas = 2;
   c.gathers = false;
+  if (c.q_in_registers) c.value_stages = 2, c.stages_o = true;
   return c;
 }
 

@@ -13,12 +13,13 @@ struct AttendConfig {
   DType o_dtype = DType::bf16;  // f16, bf16 or f32
   int tile_rows = 128;  // packed rows of a CTA, 64 for each warpgroup that computes
   int tile_kv = 128;    // keys
-  int stages = 2;       // tiles of K, and of V, in shared memory
+  int stages = 2;        // tiles of K in shared memory
+  int value_stages = 2;  // ... of V
   int ctas = 1;         // of a cluster: they share every tile of K and V, which each loads a part of for all
   bool paged = true;
   bool gathers = false;  // has the code for pages that boxes can't fetch, too; not in a cluster
   bool q_in_registers = true;
-  bool stages_o = true;  // O goes through shared memory of its own; false: through Q's
+  bool stages_o = true;  // O goes through shared memory of its own; false: through Q's, which is free for the next Q when O has gone
 
   KVLOOM_HD constexpr int teams() const { return tile_rows / 64; }  // warpgroups that compute
   KVLOOM_HD constexpr int threads() const { return 128 * (teams() + 1); }

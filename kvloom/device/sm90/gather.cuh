@@ -90,7 +90,8 @@ struct RowLoader {
     ptx::cp_async_arrive(full);
   }
 
-  /// In the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last tiles are
+  /// Values of a tile are asked for behind those keys that are used before them: where V has a place more than K, of the same tile, which are
+  /// there a step early then; else of the next one, the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last tiles are
   /// still to be worked on. Another fetches Q.
   __device__ __forceinline__ void run() const {
     const KvView& kv = args.attend.params.kv;
@@ -98,7 +99,9 @@ struct RowLoader {
     const bool makes = warp == kLoaderWarps, queries = warp == kLoaderWarps + 1;
     RingPlace<kPasses> at;
     RingPlace<1> query_to;
-    RingPlace<C.stages> to, values_to;
+    RingPlace<C.stages> to;
+    RingPlace<C.value_stages> values_to;
+    constexpr bool kValuesLate = C.value_stages == C.stages;
     int turn = 0;
 #pragma unroll 1
     for (bool ahead = false;; ahead = true) {
@@ -111,9 +114,9 @@ struct RowLoader {
       int32_t token = pass.walk.start;
       const Kept kept(pass.walk);
       bool all = warp_place(ask(pass, kept, token), pass.kv_head, m.places[turn]), all_before = false;
-      const auto fetch_values = [&](bool all_of) {
+      const auto fetch_values = [&](const RowPlaces<C>& places, bool all_of) {
         m.values.wait_left(values_to);
-        warp_fetch<VTile<C>>(kv.v, args.boxes.v, m.places[turn ^ 1].v, all_of, ptx::shared_address(m.v[values_to.at]),
+        warp_fetch<VTile<C>>(kv.v, args.boxes.v, places.v, all_of, ptx::shared_address(m.v[values_to.at]),
                              ptx::shared_address(&m.values.full[values_to.at]));
         values_to.next();
       };
@@ -124,12 +127,13 @@ struct RowLoader {
         m.keys.wait_left(to);
         warp_fetch<KTile<C>>(kv.k, args.boxes.k, m.places[turn].k, all, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
         to.next();
-        if (!first) fetch_values(all_before);
+        if constexpr (!kValuesLate) fetch_values(m.places[turn], all);
+        else if (!first) fetch_values(m.places[turn ^ 1], all_before);
         turn ^= 1;
         all_before = all;
         all = warp_place(asked, pass.kv_head, m.places[turn]);
       }
-      if (pass.walk.has(pass.walk.start)) fetch_values(all_before);
+      if (kValuesLate && pass.walk.has(pass.walk.start)) fetch_values(m.places[turn ^ 1], all_before);
       m.passes.warp_leave(at);
       at.next(), query_to.next();
     }

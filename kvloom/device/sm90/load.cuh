@@ -101,7 +101,8 @@ struct TileLoader {
   /// Keys of a tile are asked for before the values of the one before it: that is the order in which they are used and left.
   __device__ __forceinline__ void run() const {
     RingPlace<kPasses> at;
-    RingPlace<C.stages> to, values_to;
+    RingPlace<C.stages> to;
+    RingPlace<C.value_stages> values_to;
 #pragma unroll 1
     for (;; at.next()) {
       m.passes.wait_full(at);

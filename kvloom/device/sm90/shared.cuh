@@ -76,7 +76,7 @@ struct SharedMemory {
 
   alignas(1024) char q[QTile<C>::bytes()];
   alignas(1024) char k[C.stages][kStageK];
-  alignas(1024) char v[C.stages][kStageV];
+  alignas(1024) char v[C.value_stages][kStageV];
   alignas(1024) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
   Pass<C> pass[kPasses];
   block::PartMask<16, C.tile_kv / 32> mask[4 * C.teams()];  // a warp's own, of the tile that it works on
@@ -86,7 +86,8 @@ struct SharedMemory {
   float never;  // ptx::made_before
   Ring<1> query;
   Ring<kPasses> passes;
-  Ring<C.stages> keys, values;
+  Ring<C.stages> keys;
+  Ring<C.value_stages> values;
 };
 
 template <AttendConfig C, class V>

@@ -73,6 +73,8 @@ __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pa
   if constexpr (C.stages_o) {
     ptx::store_wait();  // of the pass before
     __syncwarp();
+  } else if constexpr (C.q_in_registers) {
+    __syncwarp();
   } else {
     ptx::named_barrier_sync(kTeamBarrier + team.team, 128);  // all of the warpgroup have multiplied by their Q
   }
@@ -84,7 +86,7 @@ __device__ __forceinline__ void warp_store_rows(const Team<C, V>& team, const Pa
                           ptx::pack_16<C.o_dtype>(a[2] * f1, a[3] * f1), ptx::pack_16<C.o_dtype>(b[0] * f0, b[1] * f0),
                           ptx::pack_16<C.o_dtype>(b[2] * f1, b[3] * f1));
   }
-  if constexpr (C.stages_o) {
+  if constexpr (C.stages_o || C.q_in_registers) {
     const block::PackedRow& first = pass.row[row0];
     if (team.boxes.output_tokens > 0 && pass.group.row_list < 0 && row0 + kOutputBoxRows <= pass.row_count &&
         first.q_head % int(team.args.group_size.divisor) == 0) {
@@ -152,12 +154,14 @@ __device__ __forceinline__ void team_attend(Team<C, V>& team, const Pass<C>& pas
   RowEnds ends;
   if (pass.walk.has(token) && token + C.tile_kv > reach.begin) {
     team.first_step(token);
+    team.leave_after_output();
     token = team.go_on(team.next_tile(token));
     team.start_values();
     if constexpr (C.q_in_registers) team.take_queries(next);
     ends = warp_end_rows(team, pass, team.scaling.scale);
     team.finish_values();
   } else {
+    team.leave_after_output();
     team.clear();
     if constexpr (C.q_in_registers) team.take_queries(next);
     ends = warp_end_rows(team, pass, team.scaling.scale);
