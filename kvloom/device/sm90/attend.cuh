@@ -18,7 +18,7 @@ struct Team : TeamRows<C, V> {
   RingPlace<1> query_at;
   RingPlace<C.stages> key_at;
   RingPlace<C.value_stages> value_at;
-  bool keys_there = false;  // of key_at, seen ahead of time
+  bool keys_there = false, values_there = false;  // of key_at and value_at, seen ahead of time (and fenced, if gathered)
   const Descriptor keys0, values0;  // of the rings' first places
 
   // Fragments.
@@ -46,15 +46,24 @@ struct Team : TeamRows<C, V> {
     }
   }
   __device__ __forceinline__ void leave_keys() { warp_leave(m.keys.left[key_at.at]), key_at.next(), keys_there = false; }
-  __device__ __forceinline__ void leave_values() { warp_leave(m.values.left[value_at.at]), value_at.next(); }
+  __device__ __forceinline__ void leave_values() { warp_leave(m.values.left[value_at.at]), value_at.next(), values_there = false; }
   __device__ __forceinline__ void look_for_keys() { keys_there = m.keys.is_full(key_at); }
+  /// Between products, where a fence holds nothing up: one for both.
+  __device__ __forceinline__ void look_for_gathered() {
+    keys_there = m.keys.is_full(key_at), values_there = m.values.is_full(value_at);
+    if (keys_there || values_there) ptx::fence_shared_async();
+  }
   __device__ __forceinline__ void wait_keys() {
-    if (!keys_there) m.keys.wait_full(key_at);
+    if (keys_there) return;
+    m.keys.wait_full(key_at);
     if (C.gathers && gathered) ptx::fence_shared_async();
   }
   __device__ __forceinline__ void wait_values() {
+    if (C.gathers && values_there) return;
     m.values.wait_full(value_at);
-    if (C.gathers && gathered) ptx::fence_shared_async();
+    if (!C.gathers || !gathered) return;
+    ptx::fence_shared_async();
+    values_there = true;
   }
   /// A tile that none of the warpgroup's rows keeps anything of.
   __device__ __forceinline__ void skip_tile() {
@@ -115,9 +124,10 @@ struct Team : TeamRows<C, V> {
     typename block::OnlineSoftmax<1>::Rescale rescale;
     if (raised) rescale = softmax.raise(tops, scaling.scale, scaling.slack);
     weigh<0, C.key_tiles() / 2>();
-    look_for_keys();
+    if (!C.gathers || !gathered) look_for_keys();
     if constexpr (!block::has_weight<V>()) ptx::made_before(softmax.sum[0][0], softmax.sum[0][1], ptx::shared_address(&m.never));
     finish_values();
+    if (C.gathers && gathered) look_for_gathered();
     if (raised) rescale.apply(o);
     weigh<C.key_tiles() / 2, C.key_tiles()>();
     pack_weights<C.dtype>(p, s[0]);
