@@ -1,5 +1,6 @@
 // Which of its pieces a CTA does first does not change when it is done, but what the chip reads: pieces of one list and KV head, done by all CTAs
-// at about the same time, find each other's keys in the L2 cache. Longest first alone goes through all keys once for every size of tile.
+// at about the same time, find each other's keys in the L2 cache. Longest first alone goes through all keys once for every size of tile; and if it gives
+// a CTA the same KV head of every tile, as it does where heads divide CTAs, all heads are read all the time (RunOrder).
 #include "kvloom/plan/policy.h"
 
 #include <algorithm>

@@ -92,20 +92,24 @@ bool longest_first_fits(PolicyMemory& memory, const std::vector<int64_t>& loads,
   return true;
 }
 
-void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces) {
+void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces, RunOrder run_order) {
   order_kinds(memory);
   CtaQueue queue(memory.queue, loads);
+  // CTAs are gone through forth and back, so runs turn once there and back.
+  int64_t given = 0;
   for (const KindOrder& order : memory.order) {
     const Kind& k = memory.kinds[order.index];
-    int32_t run = k.run_begin;
+    const int64_t rounds = run_order == RunOrder::turning ? given / (2 * int64_t(loads.size())) : 0;
+    int32_t run = k.run_begin + int32_t(rounds % std::max(k.run_end - k.run_begin, 1));
     int64_t begin = k.kv_begin;
     queue.give(units_of(k), k.cost, [&](int32_t cta) {
       const int64_t end = std::min<int64_t>(begin + k.chunk, k.kv_end);
       add_piece(pieces, k.tile, run, 1, begin, end, cta);
       const bool last = end == k.kv_end;
-      run += last;
+      if (last && ++run == k.run_end) run = k.run_begin;
       begin = last ? k.kv_begin : end;
     });
+    given += units_of(k);
   }
   queue.read_loads(loads);
 }

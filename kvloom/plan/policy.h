@@ -117,8 +117,10 @@ void schedule_cuts(const Work& work, const StreamRules& rules, int32_t num_ctas,
 void equal_shares(int64_t total, int32_t num_ctas, std::vector<int64_t>& shares);
 
 /// Gives each unit or chunk of memory.kinds, by (cost descending, tile, head run, chunk), to the CTA with the least load so far, ties by
-/// CTA. `loads` in and out.
-void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
+/// CTA. `loads` in and out. Runs of a tile cost the same, so which of them goes where is free: `turning` begins each tile with another one, so that
+/// every CTA gets some of each; else CTAs that are numbered alike have the same ones.
+enum class RunOrder { same, turning };
+void longest_first(PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces, RunOrder order = RunOrder::same);
 /// True if longest_first() would leave no CTA with more than `bound`: in half of its time, since nothing is written.
 bool longest_first_fits(PolicyMemory& memory, const std::vector<int64_t>& loads, int64_t bound);
 /// Orders pieces by list (group) and head run, and as they were within those.

@@ -70,7 +70,7 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   const int32_t ctas = config.num_ctas;
   memory.loads.assign(ctas, 0);
   whole_kinds(work, kCompute, memory.kinds);
-  longest_first(memory, memory.loads, out.pieces);
+  longest_first(memory, memory.loads, out.pieces, RunOrder::turning);
   const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
   const int64_t margin = std::max(config.keep_whole_margin, merge_cost(config));
@@ -90,7 +90,7 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
     memory.candidate.clear();
     loads.assign(ctas, 0);
     cut_kinds(work, mean, config.classes[1].tile_kv, memory.kinds);
-    longest_first(memory, loads, memory.candidate);
+    longest_first(memory, loads, memory.candidate, RunOrder::turning);
     keep_if_better();
   }
   memory.candidate.clear();
