@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace kvloom {
 namespace {
 
@@ -51,6 +53,30 @@ TEST(Balance, StreamIsWithinOneTileOfTheMean) {
       const Planned p(spec, capacity_of(b), config, b.batch);
       const PlanHeader& h = p.header();
       ASSERT_LE(h.cost_max, h.cost_total / uint64_t(h.num_ctas) + grain(h, p.view) + 1) << "round " << round << " policy " << int(policy);
+    }
+  }
+}
+
+// A long prefill: whenever one looks, CTAs work on three KV heads of eight at most, whose keys an L2 cache holds. (With the same head of every tile for a
+// CTA, which the order of CTAs alone would give where heads divide them, it is all eight.)
+TEST(Balance, CtasGoThroughHeadsTogether) {
+  const AttentionSpec spec = small_spec(32, 8);
+  TestBatch b({16384}, {16384}, spec);
+  for (const int32_t ctas : {64, 66, 132}) {
+    const Planned p(spec, capacity_of(b), gpu_config(ctas, Policy::fill), b.batch);
+    const auto cost = [&](const WorkItem& i) { return plan::work_cost(p.header().classes[i.kernel_class], i.row_count, i.kv_end - i.kv_begin, i.kv_head_count); };
+    for (const double part : {0.1, 0.3, 0.5, 0.7, 0.9}) {
+      std::set<int32_t> heads;
+      for (int32_t c = 0; c < ctas; ++c) {
+        uint64_t done = 0;
+        for (int32_t i = p.view.cta_indptr[c]; i < p.view.cta_indptr[c + 1]; ++i) {
+          done += cost(p.view.items[i]);
+          if (double(done) < part * double(p.header().cost_total) / ctas) continue;
+          heads.insert(p.view.items[i].kv_head);
+          break;
+        }
+      }
+      EXPECT_LE(heads.size(), 3u) << ctas << " CTAs at " << part;
     }
   }
 }
