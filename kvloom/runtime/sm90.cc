@@ -21,10 +21,10 @@ sm90::UnitSpec unit_spec(const AttentionSpec& s) {
 /// Designated initialisers, in the order of the struct.
 std::string config_text(const sm90::AttendConfig& c) {
   return kvloom::format(
-      ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, .value_stages = {}, "
-      ".ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}",
-      c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.value_stages, c.ctas, c.paged, c.gathers, c.q_in_registers,
-      c.stages_o);
+      ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, "
+      ".value_stages = {}, .ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}",
+      c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.value_stages, c.ctas, c.paged, c.gathers,
+      c.q_in_registers, c.stages_o);
 }
 
 /// Nanoseconds of a CTA, or of a cluster.

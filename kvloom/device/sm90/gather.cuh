@@ -91,8 +91,8 @@ struct RowLoader {
   }
 
   /// Values of a tile are asked for behind those keys that are used before them: where V has a place more than K, of the same tile, which are
-  /// there a step early then; else of the next one, the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last tiles are
-  /// still to be worked on. Another fetches Q.
+  /// there a step early then; else of the next one, the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before
+  /// has been asked for, and its last tiles are still to be worked on. Another fetches Q.
   __device__ __forceinline__ void run() const {
     const KvView& kv = args.attend.params.kv;
     PassMaker<C, V> passes(args.attend, m);  // of the warp that makes them
