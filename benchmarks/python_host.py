@@ -29,6 +29,7 @@ import torch
 
 import kvloom
 import kvloom.flashinfer as flashinfer
+from python_machine import machine
 
 HEADS, KV_HEADS, DIM, PAGE, LAYERS = 32, 8, 128, 16, 32
 LONGEST = 4096
@@ -207,7 +208,7 @@ def main():
     bench, gpu = Bench(options), options.device == "cuda"
     data = {
         "device": torch.cuda.get_device_name() if gpu else platform.processor() or platform.machine(),
-        "cpu": next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine()),
+        "machine": machine(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "kvloom": kvloom.__version__,

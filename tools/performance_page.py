@@ -238,10 +238,73 @@ def counters_table(data):
         yield (f"| {r['shape']} | `{r['kernel']}` | {r['us']:.0f} | {r['sm_mhz']:.0f} | {r['active']:.0f} | {cells} | {r['l2_hit']:.0f} | {r['dram_gb']:.3f} | {bound_by(r)} |")
 
 
+def software_line(data):
+    """GPU and the software of a run through Python."""
+    parts = [data["device"], *(f"{name} {data[name]}" for name in ("python", "torch", "transformers", "kvloom") if name in data)]
+    return ", ".join(parts) + "."
+
+
+def in_cell(text):
+    return text.replace("|", "\\|")
+
+
+def host_table(data):
+    shape = data["shape"]
+    yield software_line(data)
+    yield ""
+    yield (f"What a decode step costs the host through Python: {shape['requests']} requests, {shape['heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, "
+           f"{shape['dtype']}, pages of {shape['page_size']}; the GPU is idle when a step begins. `run` has the step's one copy to the GPU in it; `eight_tensors` launches nothing. "
+           "`benchmarks/python_host.py` says what the rows are.")
+    yield ""
+    yield "| row | call | median us | p10 - p90 | p99 |"
+    yield "|---|---|---|---|---|"
+    for row, calls in data["rows"].items():
+        for call, f in calls.items():
+            yield f"| {row} | {call} | {f} | | |" if call == "why" else (
+                f"| {row} | {call} | {f['median_us']:.1f} | {f['p10_us']:.1f} - {f['p90_us']:.1f} | {f['p99_us']:.1f} |")
+
+
+def generate_table(data):
+    yield software_line(data)
+    yield ""
+    yield (f"`examples/python/generate_batch.py`: continuous batching of transformers, a Llama of {data['parameters'] / 1e6:.0f} M random weights in {data['dtype'].removeprefix('torch.')}, "
+           f"{data['new']} new tokens a prompt. The last column: prompts that were continued with the same tokens as by kvloom; in 16 bits near ties fall as they are rounded.")
+    yield ""
+    yield "| implementation | prompts | prompt tokens | seconds | tokens/s | as kvloom |"
+    yield "|---|---|---|---|---|---|"
+    for r in data["rows"]:
+        why = r.get("error") or r.get("left_out")
+        yield f"| {in_cell(r['implementation'])} | {r['prompts']} | {r['prompt_tokens']} | " + (
+            f"{why} | | |" if why else f"{r['seconds']:.2f} | {r['tokens_per_second']:.0f} | {r['same_as_kvloom']} of {r['prompts']} |")
+
+
+def tokens_table(data):
+    yield software_line(data)
+    yield ""
+    yield (f"`benchmarks/python_tokens.py`: {data['weights']}, {data['prompts']} prompts, {data['new']} tokens each, greedy. Sequences equal to those of eager in fp32; where one leaves "
+           "them, how near the two best logits of fp32 were; and the error of all logits over fp32's, the largest of the prompts.")
+    yield ""
+    yield "| dtype | implementation | as fp32 eager | as eager in the dtype | gaps where left | logits |"
+    yield "|---|---|---|---|---|---|"
+    for dtype, rows in data["dtypes"].items():
+        for name, r in rows.items():
+            beside, error = r.get("beside_fp32_eager"), r.get("logits_error")
+            of = f" of {data['prompts']}"
+            yield (f"| {dtype} | {in_cell(name)} | {str(beside['same']) + of if beside else '-'} | "
+                   f"{str(r['sequences_as_eager_in_this_dtype']) + of if 'sequences_as_eager_in_this_dtype' in r else '-'} | "
+                   f"{', '.join(str(g) for g in beside['gap_there'] if g is not None) or '-' if beside else '-'} | {f'{error:.2g}' if error is not None else '-'} |")
+
+
 def section(path, drawn):
     data = json.loads(path.read_text(encoding="utf-8"))
     if "benchmarks" in data:
         body, machine = plan_table(data), None
+    elif "shape" in data:
+        body, machine = host_table(data), data.get("machine")
+    elif "dtypes" in data:
+        body, machine = tokens_table(data), data.get("machine")
+    elif "parameters" in data:
+        body, machine = generate_table(data), data.get("machine")
     elif "sums" in data:
         body, machine = steps_table(data), data["machine"]
     elif "counters" in data:

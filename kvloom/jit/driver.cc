@@ -59,6 +59,7 @@ std::string load_stream_entries(Driver& d) {
   l.find(d.stream_synchronize, "cuStreamSynchronize", missing);
   l.find(d.stream_wait_event, "cuStreamWaitEvent", missing);
   l.find(d.stream_is_capturing, "cuStreamIsCapturing", missing);
+  l.find(d.thread_exchange_capture_mode, "cuThreadExchangeStreamCaptureMode", missing);
   l.find(d.stream_begin_capture, "cuStreamBeginCapture_v2", missing);
   l.find(d.stream_end_capture, "cuStreamEndCapture", missing);
   l.find(d.graph_instantiate, "cuGraphInstantiateWithFlags", missing);

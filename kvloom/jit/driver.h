@@ -52,6 +52,7 @@ struct Driver {
   CuResult (*stream_synchronize)(CuStream) = nullptr;
   CuResult (*stream_wait_event)(CuStream, CuEvent, unsigned flags) = nullptr;
   CuResult (*stream_is_capturing)(CuStream, CuCaptureStatus*) = nullptr;
+  CuResult (*thread_exchange_capture_mode)(CuCaptureMode*) = nullptr;
   CuResult (*stream_begin_capture)(CuStream, CuCaptureMode) = nullptr;
   CuResult (*stream_end_capture)(CuStream, CuGraph*) = nullptr;
   CuResult (*graph_instantiate)(CuGraphExec*, CuGraph, unsigned long long flags) = nullptr;

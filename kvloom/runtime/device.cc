@@ -105,12 +105,26 @@ DeviceMemory::DeviceMemory(const Device& device, int64_t bytes, const char* what
   check_driver(result, "cuMemAlloc", what);
 }
 
+namespace {
+
+/// What frees memory: an engine or a plan may be dropped at any moment, also while some stream is being captured, and a free would spoil that
+/// capture, in whatever thread, if this thread did not say that it knows. No exceptions: at the end of the process the driver may be gone.
+template <class Free>
+void release(const Device& device, Free&& free) {
+  const jit::Driver& d = driver();
+  jit::CuContext ours = nullptr;
+  if (d.ctx_push_current(device.context()) != jit::kCuSuccess) return;
+  jit::CuCaptureMode mode = jit::kCuCaptureModeRelaxed;
+  const bool relaxed = d.thread_exchange_capture_mode(&mode) == jit::kCuSuccess;
+  free(d);
+  if (relaxed) d.thread_exchange_capture_mode(&mode);
+  d.ctx_pop_current(&ours);
+}
+
+}  // namespace
+
 DeviceMemory::~DeviceMemory() {
-  if (address_ == 0) return;
-  jit::CuContext ours = nullptr;  // no exceptions here: at the end of the process the driver may be gone
-  if (driver().ctx_push_current(device_->context()) != jit::kCuSuccess) return;
-  driver().mem_free(address_);
-  driver().ctx_pop_current(&ours);
+  if (address_ != 0) release(*device_, [&](const jit::Driver& d) { d.mem_free(address_); });
 }
 
 void DeviceMemory::swap(DeviceMemory& other) {
@@ -126,10 +140,7 @@ PinnedMemory::PinnedMemory(const Device& device, int64_t bytes, const char* what
 }
 
 PinnedMemory::~PinnedMemory() {
-  jit::CuContext ours = nullptr;
-  if (data_ == nullptr || driver().ctx_push_current(device_->context()) != jit::kCuSuccess) return;
-  driver().mem_free_host(data_);
-  driver().ctx_pop_current(&ours);
+  if (data_ != nullptr) release(*device_, [&](const jit::Driver& d) { d.mem_free_host(data_); });
 }
 
 void PinnedMemory::swap(PinnedMemory& other) {

@@ -10,5 +10,6 @@ NB_MODULE(_core, m) {
   kvloom::python::bind_block_sparse(m);
   kvloom::python::bind_ops(m);
   kvloom::python::bind_attention(m);
+  kvloom::python::bind_page_lists(m);
   m.def("version", [] { return kvloom_version(); });
 }

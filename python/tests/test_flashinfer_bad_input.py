@@ -42,7 +42,7 @@ def test_construction(workspace):
         make(workspace, backend="fa7")
     with pytest.raises(ValueError, match="`paged_kv_indices_buffer`: expected a buffer in CUDA-graph mode"):
         make(workspace, use_cuda_graph=True, paged_kv_indptr_buffer=np.zeros(2, np.int32), paged_kv_last_page_len_buffer=np.zeros(1, np.int32))
-    with pytest.raises(ValueError, match="float_workspace_buffer.*aligned to 16 bytes"):
+    with pytest.raises(ValueError, match="`float_workspace_buffer`: float_workspace_buffer must be 16-byte aligned, got address"):
         make(workspace[1:])
     with pytest.raises(TypeError, match="`float_workspace_buffer`: expected a uint8 tensor, got list"):
         make([1, 2])
@@ -89,9 +89,9 @@ def test_run(rng, workspace, pages):
         flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace).run(q, cache)
     wrapper = decode(workspace, pages)
     cases = [
-        (ValueError, "`q`: expected dtype f32, as plan's q_data_type says, got f16", (q.astype(np.float16), cache), {}),
-        (ValueError, "`k`: expected dtype f32, as plan's kv_data_type says, got f16", (q, tuple(x.astype(np.float16) for x in cache)), {}),
-        (ValueError, "`out`: expected dtype f32, as plan's o_data_type says", (q, cache), {"out": np.zeros((2, HEADS, DIM), np.float16)}),
+        (ValueError, "`q.dtype`: expected f32, as plan's q_data_type says, got f16", (q.astype(np.float16), cache), {}),
+        (ValueError, "`k.dtype`: expected f32, as plan's kv_data_type says, got f16", (q, tuple(x.astype(np.float16) for x in cache)), {}),
+        (ValueError, "`out.dtype`: expected f32, as plan's o_data_type says", (q, cache), {"out": np.zeros((2, HEADS, DIM), np.float16)}),
         (ValueError, "`q`: expected 2 rows", (q[:1], cache), {}),
         (ValueError, r"`k`: expected", (q, (pages.k[:, :2], pages.v)), {}),
         (ValueError, r"`paged_kv_cache`: expected \(k, v\), or one tensor \[pages, 2, page_size, heads, dim\]", (q, pages.k[0]), {}),

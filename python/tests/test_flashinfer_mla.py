@@ -155,8 +155,10 @@ def test_fp8_cache_with_a_scale_a_block(rng, fw, workspace):
     pool = np.concatenate([latent.host_pool[..., :CKV] * np.repeat(blocks, CKV // 4, -1), latent.host_pool[..., CKV:] * 2.0], -1)
     o = latent.run(wrapper, ckv_scale_arr=fw.tensor(blocks), kpe_scale=2.0)
     close(fw.host(o), latent.wanted(True, pool)[0], "bf16")  # keys and values are rounded to 16 bits
-    with pytest.raises(ValueError, match="`ckv_scale`, `ckv_scale_arr`: expected one of them for an fp8 cache, got none"):
+    with pytest.raises(ValueError, match="Exactly one of ckv_scale or ckv_scale_arr is expected for an fp8 cache, got none"):
         latent.run(wrapper)
+    with pytest.raises(ValueError, match=r"Invalid shape of ckv_scale_arr: expected \[pages, page_size, 1\], .* got \[\d+, \d+, 3\]"):
+        latent.run(wrapper, ckv_scale_arr=fw.tensor(blocks[..., :3]), kpe_scale=2.0)
     with pytest.raises(ValueError, match="`kpe_scale`: expected a number for an fp8 cache"):
         latent.run(wrapper, ckv_scale=1.0)
 
@@ -176,7 +178,7 @@ def test_bad_input(rng, fw, workspace):
         wrapper.run(latent.q_nope, latent.q_nope, latent.ckv, latent.kpe)
     tensors = {"q_nope": latent.q_nope, "q_pe": latent.q_pe, "ckv_cache": latent.ckv, "kpe_cache": latent.kpe}
     for name, x in tensors.items():
-        with pytest.raises(ValueError, match=f"`{name}`: expected dtype f32, as plan's {'q' if name[0] == 'q' else 'kv'}_data_type says, got f16"):
+        with pytest.raises(ValueError, match=f"`{name}.dtype`: expected f32, as plan's {'q' if name[0] == 'q' else 'kv'}_data_type says, got f16"):
             wrapper.run(**{**tensors, name: fw.tensor(fw.host(x), "float16")})
     with pytest.raises(ValueError, match="`ckv_scale`: expected None, the caches are no fp8"):
         latent.run(wrapper, ckv_scale=1.0)

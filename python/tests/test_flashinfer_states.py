@@ -166,3 +166,5 @@ def test_concat_mla_k(rng, fw):
     assert np.array_equal(fw.host(k)[..., :16], fw.host(nope)) and np.array_equal(fw.host(k)[..., 16:], np.broadcast_to(fw.host(rope), (3, 4, 8)))
     with pytest.raises(ValueError, match=r"`k`: expected \[3, 4, 24\]"):
         flashinfer.concat_ops.concat_mla_k(k[..., :20], nope, rope)
+    with pytest.raises(RuntimeError, match="`k_rope.dtype`: expected .*float32, that of k, got .*float16; convert it"):
+        flashinfer.concat_ops.concat_mla_k(k, nope, fw.tensor(rng.standard_normal((3, 1, 8)), "float16"))

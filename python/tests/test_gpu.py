@@ -48,7 +48,7 @@ def test_attention():
     o, lse = kvloom.attention(q, k, v, causal=True, return_lse=True)
     assert o.device == q.device and o.dtype == q.dtype
     wanted, wanted_lse = reference.attention(*map(host, (q, k, v)), causal=True)
-    close(host(o), wanted, "bf16")
+    close(host(o), wanted, "bf16", "cuda")
     assert np.abs(host(lse) - wanted_lse).max() < 2e-3
 
 
@@ -58,7 +58,7 @@ def test_attention_over_pages(where):
     table = torch.tensor([[3, 8], [1, 2]], device=where)
     o = kvloom.attention(q, *pools, kv_len=torch.tensor([20, 31], device=where), block_table=table, causal=True)
     for r, n in enumerate([20, 31]):
-        close(host(o)[r : r + 1], attend(q[r : r + 1], pools, table[r].cpu().numpy(), n)[0], "bf16")
+        close(host(o)[r : r + 1], attend(q[r : r + 1], pools, table[r].cpu().numpy(), n)[0], "bf16", "cuda")
 
 
 def test_steps():
@@ -74,7 +74,7 @@ def test_steps():
         assert engine.run(plan, q, *pools, out=out, pages=on_gpu) is out
         for r in range(3):
             rows = slice(indptr[r], indptr[r + 1])
-            close(host(out)[rows], attend(q[rows], pools, table[r].numpy(), kv_len[r])[0], "bf16")
+            close(host(out)[rows], attend(q[rows], pools, table[r].numpy(), kv_len[r])[0], "bf16", "cuda")
 
 
 def test_the_current_stream_is_taken():
@@ -98,7 +98,7 @@ def test_the_current_stream_is_taken():
         if explicit:
             out = engine.run(plan, q, *pools, pages=pages, stream=stream)
         stream.synchronize()
-        close(host(out), attend(late, pools, [3, 8], 30)[0], "bf16")
+        close(host(out), attend(late, pools, [3, 8], 30)[0], "bf16", "cuda")
 
 
 def test_graph():
@@ -123,7 +123,7 @@ def test_graph():
             graph.replay()
         stream.synchronize()
         for r in range(2):
-            close(host(out)[r : r + 1], attend(q[r : r + 1], pools, table[r].numpy(), kv_len[r])[0], "bf16")
+            close(host(out)[r : r + 1], attend(q[r : r + 1], pools, table[r].numpy(), kv_len[r])[0], "bf16", "cuda")
 
 
 def check_rows(q, out, pools, table, q_len, kv_len):
@@ -131,7 +131,7 @@ def check_rows(q, out, pools, table, q_len, kv_len):
     begin = 0
     for r, (n, m) in enumerate(zip(q_len, kv_len)):
         if n > 0:
-            close(host(out[begin : begin + n]), attend(q[begin : begin + n], pools, table[r].cpu().numpy(), m)[0], "bf16")
+            close(host(out[begin : begin + n]), attend(q[begin : begin + n], pools, table[r].cpu().numpy(), m)[0], "bf16", "cuda")
         begin += n
 
 
@@ -240,7 +240,7 @@ def test_flash_attn():
     q, k, v = (torch.randn(2, n, h, DIM, **GPU) for n, h in ((7, HEADS), (20, KV_HEADS), (20, KV_HEADS)))
     out = flash_attn_func(q, k, v, causal=True)
     for b in range(2):
-        close(host(out)[b], reference.attention(host(q)[b], host(k)[b], host(v)[b], causal=True)[0], "bf16")
+        close(host(out)[b], reference.attention(host(q)[b], host(k)[b], host(v)[b], causal=True)[0], "bf16", "cuda")
     lengths = [torch.tensor(x, dtype=torch.int32, device="cuda") for x in ([0, 7, 14], [0, 20, 40])]
     varlen = flash_attn_varlen_func(q.view(14, HEADS, DIM), k.view(40, KV_HEADS, DIM), v.view(40, KV_HEADS, DIM), *lengths, 7, 20, causal=True)
     assert torch.equal(varlen.view_as(out), out)
@@ -248,7 +248,7 @@ def test_flash_attn():
     table, before = torch.tensor([[3, 8], [1, 2]], dtype=torch.int32, device="cuda"), torch.tensor([12, 25], dtype=torch.int32, device="cuda")
     out = flash_attn_with_kvcache(q[:, :2], *pools, k[:, :2], v[:, :2], cache_seqlens=before, block_table=table, causal=True)
     for b, n in enumerate([14, 27]):
-        close(host(out)[b], attend(q[b, :2], pools, table[b].cpu().numpy(), n)[0], "bf16")
+        close(host(out)[b], attend(q[b, :2], pools, table[b].cpu().numpy(), n)[0], "bf16", "cuda")
 
 
 def test_traced_variant():
@@ -257,7 +257,7 @@ def test_traced_variant():
     q, k, v = qkv(100, 100)
     d, s = document.cpu().numpy(), slopes.cpu().numpy()
     wanted = reference.attention(*map(host, (q, k, v)), keep=d[:, None] == d, logit=lambda x, h, i, j: x - s[h] * abs(i - j))[0]
-    close(host(kvloom.attention(q, k, v, variant=variant)), wanted, "bf16")
+    close(host(kvloom.attention(q, k, v, variant=variant)), wanted, "bf16", "cuda")
 
 
 def test_wrong_places():

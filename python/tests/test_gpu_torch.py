@@ -67,7 +67,7 @@ class Layer:
     def check(self, q, q_len, out):
         for r, (begin, n) in enumerate(zip(np.cumsum([0, *q_len]), q_len)):
             keys = [np.stack([kv[i] for kv in self.known[r]]) for i in range(2)]
-            close(host(out[begin : begin + n]), reference.attention(host(q[begin : begin + n] + 1), *keys, causal=True)[0], "bf16")
+            close(host(out[begin : begin + n]), reference.attention(host(q[begin : begin + n] + 1), *keys, causal=True)[0], "bf16", "cuda")
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
@@ -130,7 +130,7 @@ def test_graph_that_plans():
         step.check()
         for r, n in enumerate(lengths):
             keys = [host(cache[table[r].long()][..., i, :]).reshape(-1, KV_HEADS, DIM)[:n] for i in range(2)]
-            close(host(out[r : r + 1]), reference.attention(host(q[r : r + 1] * 2), *keys, causal=True)[0], "bf16")
+            close(host(out[r : r + 1]), reference.attention(host(q[r : r + 1] * 2), *keys, causal=True)[0], "bf16", "cuda")
     kv_len.copy_(torch.tensor([5, -5]))
     graph.replay()
     with pytest.raises(ValueError, match="kv_len: request 1: got -5"):
@@ -157,4 +157,4 @@ def test_attention_plans_from_lengths_on_the_gpu():
 
     out = torch.compile(f, fullgraph=True)(q, k, v, *lengths)
     for a, b, c, d in ((0, 4, 0, 10), (4, 9, 10, 30)):
-        close(host(out[a:b]), reference.attention(host(q[a:b]), host(k[c:d]), host(v[c:d]), causal=True)[0], "bf16")
+        close(host(out[a:b]), reference.attention(host(q[a:b]), host(k[c:d]), host(v[c:d]), causal=True)[0], "bf16", "cuda")

@@ -11,8 +11,11 @@ namespace kvloom::cpu {
 namespace {
 
 template <class T>
-void expect_plain(IndexScanner scan, const std::vector<T>& ids) {
-  const IndexScan got = scan(ids.data(), sizeof(T) == 8, int64_t(ids.size()));
+void expect_plain(IndexScanner scan, const std::vector<T>& ids, size_t offset = 0) {
+  std::vector<T> moved(offset, std::numeric_limits<T>::max());  // as a row of a table lies: what is in front of it counts for nothing, nor what is behind
+  moved.insert(moved.end(), ids.begin(), ids.end());
+  moved.push_back(std::numeric_limits<T>::max());
+  const IndexScan got = scan(moved.data() + offset, sizeof(T) == 8, int64_t(ids.size()));
   const T high = ids.empty() ? T(-1) : *std::max_element(ids.begin(), ids.end());
   EXPECT_EQ(got.high, std::max<int64_t>(high, -1)) << ids.size();
   EXPECT_EQ(got.first, high < 0 ? -1 : std::find(ids.begin(), ids.end(), high) - ids.begin()) << ids.size();
@@ -29,6 +32,7 @@ void try_all(Target target, T largest) {
     for (T& id : ids) id = any(random);
     expect_plain(scan, ids);
     if (n == 0) continue;
+    for (size_t offset = 1; offset < 20; offset += 3) expect_plain(scan, ids, offset);
     ids[random() % n] = largest;
     expect_plain(scan, ids);
     ids[random() % n] = -1;

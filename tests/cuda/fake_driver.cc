@@ -137,7 +137,7 @@ CuResult cuMemAlloc_v2(CuAddress* a, size_t bytes) {
 }
 CuResult cuMemFree_v2(CuAddress a) {
   LOCKED("cuMemFree");
-  return release(a);
+  return spoils_a_capture() ? kCaptureUnsupported : release(a);
 }
 CuResult cuMemGetInfo_v2(size_t* free, size_t* total) { return *free = size_t(free_bytes), *total = size_t(kDeviceBytes), kCuSuccess; }
 CuResult cuMemHostAlloc(void** p, size_t bytes, unsigned) {
@@ -148,7 +148,7 @@ CuResult cuMemHostAlloc(void** p, size_t bytes, unsigned) {
 }
 CuResult cuMemFreeHost(void* p) {
   LOCKED("cuMemFreeHost");
-  return release(reinterpret_cast<uintptr_t>(p));
+  return spoils_a_capture() ? kCaptureUnsupported : release(reinterpret_cast<uintptr_t>(p));
 }
 CuResult cuMemcpyHtoD_v2(CuAddress to, const void* from, size_t bytes) {
   LOCKED("cuMemcpyHtoD");
@@ -220,13 +220,18 @@ CuResult cuStreamIsCapturing(CuStream s, CuCaptureStatus* status) {
   LOCKED("cuStreamIsCapturing");
   return *status = of(s)->capturing ? kCuCaptureActive : kCuCaptureNone, kCuSuccess;
 }
-CuResult cuStreamBeginCapture_v2(CuStream s, CuCaptureMode) {
+CuResult cuThreadExchangeStreamCaptureMode(CuCaptureMode* mode) { return std::swap(*mode, thread_mode), kCuSuccess; }
+CuResult cuStreamBeginCapture_v2(CuStream s, CuCaptureMode mode) {
   LOCKED("cuStreamBeginCapture");
+  of(s)->spoiled = false;
+  of(s)->mode = mode;
+  of(s)->captured_by = std::this_thread::get_id();
   return of(s)->capturing = true, kCuSuccess;
 }
 CuResult cuStreamEndCapture(CuStream s, CuGraph* g) {
   LOCKED("cuStreamEndCapture");
   of(s)->capturing = false;
+  if (of(s)->spoiled) return of(s)->captured.clear(), kCaptureInvalidated;
   return *g = reinterpret_cast<CuGraph>(new Graph{std::move(of(s)->captured)}), of(s)->captured.clear(), kCuSuccess;
 }
 CuResult cuGraphInstantiateWithFlags(CuGraphExec* e, CuGraph g, unsigned long long) {

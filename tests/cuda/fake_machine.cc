@@ -70,6 +70,17 @@ bool anything_capturing() {
   }
   return false;
 }
+thread_local CuCaptureMode thread_mode = kCuCaptureModeGlobal;
+bool spoils_a_capture() {
+  bool any = false;
+  if (thread_mode == kCuCaptureModeRelaxed) return false;
+  for (Stream* s : all_streams()) {
+    if (!s->capturing || s->mode == kCuCaptureModeRelaxed) continue;
+    const bool others = s->mode == kCuCaptureModeGlobal && thread_mode == kCuCaptureModeGlobal;
+    if (others || s->captured_by == std::this_thread::get_id()) any = s->spoiled = true;
+  }
+  return any;
+}
 void put(CuStream stream, Operation op) {
   Stream* s = of(stream);
   if (s->capturing) {

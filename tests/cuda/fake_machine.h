@@ -7,13 +7,14 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <thread>
 #include <vector>
 
 namespace kvloom::test::fake {
 
 using namespace kvloom::jit;
 
-constexpr CuResult kInvalid = 1, kNotPermitted = 800, kCaptureUnsupported = 900, kNotFound = 500, kIllegalInstruction = 715;
+constexpr CuResult kInvalid = 1, kNotPermitted = 800, kCaptureUnsupported = 900, kCaptureInvalidated = 901, kNotFound = 500, kIllegalInstruction = 715;
 constexpr int kDevices = 2;
 constexpr long long kDeviceBytes = 1LL << 34;
 
@@ -40,6 +41,9 @@ struct Operation {
 struct Stream {
   std::deque<Operation> queue;
   bool capturing = false;
+  bool spoiled = false;  // the capture, by a call that none allows
+  CuCaptureMode mode = kCuCaptureModeGlobal;
+  std::thread::id captured_by;
   std::vector<Operation> captured;
 };
 struct Block {
@@ -58,6 +62,10 @@ int current_device();
 Stream* of(CuStream s);
 std::vector<Stream*>& all_streams();
 bool anything_capturing();
+/// Whether a call that may wait for the device spoils a capture of this moment: a global one, or one of this thread that is not relaxed, unless the
+/// calling thread is relaxed.
+bool spoils_a_capture();
+extern thread_local CuCaptureMode thread_mode;
 void put(CuStream stream, Operation op);
 /// Does what is in the stream; with `until`, no more than record `number` of it needs.
 void drain(Stream& s, FakeEvent* until = nullptr, long long number = 0);

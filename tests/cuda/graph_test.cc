@@ -155,5 +155,25 @@ TEST_F(GpuGraph, ManyLayersInOneGraph) {
   for (GpuStep& layer : layers) expect_device_right(layer, s);
 }
 
+// Memory is given back in the middle of a capture: that of an engine, its workspace and a plan's.
+TEST_F(GpuGraph, AnEngineIsDroppedUnderCapture) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  auto dropped = std::make_unique<Engine>(gpu_spec(), large(), cuda_options());
+  GpuStream stream(0);
+  Step s = make_step({{1, 900}, {3, 70}});
+  GpuStep g(s);
+  g.poison();
+  Plan plan = engine.plan(s.batch);
+  dropped->plan(s.batch);  // its memory rests with the engine
+  engine.upload(plan, stream.handle());
+  stream.begin_capture();
+  engine.run(plan, g.tensors, stream.handle());
+  dropped.reset();
+  ASSERT_NO_THROW(stream.end_capture());
+  stream.launch();
+  stream.synchronize();
+  expect_device_right(g, s);
+}
+
 }  // namespace
 }  // namespace kvloom::test

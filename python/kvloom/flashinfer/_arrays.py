@@ -71,6 +71,11 @@ def cast(x, name: str):
     return x if x.dtype == name else x.astype(name)
 
 
+@functools.cache
+def _is_integer(dtype) -> bool:
+    return "int" in str(dtype)
+
+
 def indices(x, name: str, rank: int = 1):
     """x, integers [n], where it is; a list becomes an array on the host."""
     if isinstance(x, (list, tuple, range)):
@@ -81,7 +86,7 @@ def indices(x, name: str, rank: int = 1):
             raise TypeError(f"`{name}`: expected integers, got {x!r}: {e}") from None
     if x is None or not hasattr(x, "dtype"):
         raise TypeError(f"`{name}`: expected an int32 array [{'n' if rank == 1 else 'n, m'}], got {type(x).__name__}")
-    if "int" not in str(x.dtype):
+    if not _is_integer(x.dtype):
         raise TypeError(f"`{name}`: expected int32 (or int64), got {x.dtype}; convert it")
     if x.ndim != rank:
         raise ValueError(f"`{name}`: expected {rank} dimension{'s' if rank > 1 else ''}, got {list(x.shape)}")
@@ -104,6 +109,10 @@ def placed(x, like):
     if framework_of(like) == "cupy":
         return module_of(like).asarray(x)
     return x.numpy() if is_torch(x) else x
+
+
+def copied(x):
+    return x.copy() if hasattr(x, "copy") else x.clone() if hasattr(x, "clone") else x
 
 
 def arange(n: int, like, dtype: str = "int32"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 
-from ._arrays import host, indices, placed
+from .. import _core
+from ._arrays import cast, host, indices, module_of
 from ._plans import Schedule
 
 _TILE = 256  # tokens; chunks are multiples of a kernel's tile of keys, which divides this
@@ -24,22 +26,25 @@ def query_lengths(indptr, name: str):
 
 
 def check_ids(ids, begins, ids_name: str, indptr_name: str):
-    if int(begins[-1]) > len(ids):
-        raise ValueError(f"`{ids_name}`: expected at least {int(begins[-1])} page ids, as `{indptr_name}` says, got {len(ids)}")
+    if int(begins[-1]) > ids.shape[0]:
+        raise ValueError(f"`{ids_name}`: expected at least {int(begins[-1])} page ids, as `{indptr_name}` says, got {ids.shape[0]}")
+
+
+@functools.cache
+def _is_wide(dtype) -> bool:
+    return str(dtype).removeprefix("torch.") in ("int32", "int64")
+
+
+def _wide(x):
+    return x if _is_wide(x.dtype) else cast(x, "int64")
 
 
 def kv_lengths(indptr, last_page_len, page_size: int, indptr_name: str, last_name: str):
     """indptr on the host, and the tokens of each request: none without pages."""
-    begins, pages = query_lengths(indptr, indptr_name)
-    last = placed(host(indices(last_page_len, last_name)), begins)
-    if len(last) != len(pages):
-        raise ValueError(f"`{last_name}`: expected {len(pages)} entries, one a request of `{indptr_name}`, got {len(last)}")
-    if operator.index(page_size) <= 0:
-        raise ValueError(f"`page_size`: expected a number of tokens above 0, got {page_size!r}")
-    if bool(((last < 0) | (last > page_size)).any()):
-        r = int(((last < 0) | (last > page_size)).nonzero()[0][0])
-        raise ValueError(f"`{last_name}`: request {r}: expected 1 .. {page_size} (page_size), got {int(last[r])}")
-    return begins, ((pages - 1) * page_size + last) * (pages > 0)
+    begins, last = _wide(host(indices(indptr, indptr_name))), _wide(host(indices(last_page_len, last_name)))
+    lengths = module_of(begins).empty(max(len(begins) - 1, 0), dtype=begins.dtype)
+    _core.page_list_lengths(begins, last, operator.index(page_size), lengths, indptr_name, last_name)
+    return begins, lengths
 
 
 def schedule_of(fixed_split_size, disable_split_kv: bool, page_size: int) -> Schedule:

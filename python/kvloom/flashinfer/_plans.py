@@ -15,7 +15,7 @@ from .._engines import engine_for
 from .._errors import MismatchError
 from .._frameworks import current_stream
 from .._spec import Capacity, Options, Spec
-from ._arrays import address, as_bytes, framework_of, is_torch, module_of, on_gpu
+from ._arrays import address, as_bytes, copied, framework_of, is_torch, module_of, on_gpu
 
 _MOST = 8  # engines a wrapper keeps, the last used ones; in CUDA-graph mode all: captured graphs read their plans
 
@@ -90,6 +90,7 @@ class Plans:
         self.number = 0
         self.schedule = Schedule()
         self.planned: collections.OrderedDict = collections.OrderedDict()
+        self.latest: tuple = (None, None, None)  # Spec, Schedule, Planned: the last of `planned`
         self.asked: Spec | None = None  # by the last plan, while no run has asked for it
         self.instead: dict = {}  # Specs that plans ask for and no run does: what runs ask for
 
@@ -139,7 +140,7 @@ class Plans:
             )
         self.most_tokens = self.most_tokens or step.tokens
         # A run may plan the step later for another Spec: by then the caller may have written the next one into the same arrays.
-        step = step._replace(lengths={n: _copy(x) if n in ("kv_len", "qo_indptr", "list_indptr") else x for n, x in step.lengths.items()})
+        step = step._replace(lengths={n: copied(x) if n in ("kv_len", "qo_indptr", "list_indptr") else x for n, x in step.lengths.items()})
         before, self.step, self.schedule = (self.step, self.number, self.schedule), step, schedule
         self.number += 1
         try:
@@ -153,7 +154,7 @@ class Plans:
                             f"{schedule}; capture again, with a wrapper of its own"
                         )
             self.asked = None
-            planned = self.get(self.instead.get(spec, spec))
+            planned = self.get(self.instead.get(spec, spec) if self.instead else spec)
             self.asked = spec
             return planned
         except Exception:
@@ -164,14 +165,14 @@ class Plans:
 
     def get(self, spec: Spec) -> Planned:
         """The engine of `spec`, with the step planned."""
-        key = (spec, self.schedule)
-        entry = self.planned.get(key)
         if self.asked is not None:
-            if spec != self.asked:
+            if spec is not self.asked and spec != self.asked:
                 self.instead[self.asked] = spec
-            else:
+            elif self.instead:
                 self.instead.pop(spec, None)
             self.asked = None
+        known = spec is self.latest[0] and self.schedule == self.latest[1]  # nearly always; a Spec's hash is that of all its fields
+        entry = self.latest[2] if known else self.planned.get((spec, self.schedule))
         if entry is not None and entry.number == self.number:
             return entry
         if self.step is None:
@@ -183,12 +184,20 @@ class Plans:
                     f"graphs were captured with, got {self.step.tokens}; plan the largest step first"
                 )
             entry = Planned(self._engine(spec, entry.engine.capacity if entry is not None else None))
-            self.planned[key] = entry
+            self.planned[spec, self.schedule] = entry
+            known = False
         entry.refresh(self.step, self.number, self.stream())
-        self.planned.move_to_end(key)
-        while self.fixed is None and len(self.planned) > _MOST:
-            self.planned.popitem(last=False)
+        if not known:
+            self.planned.move_to_end((spec, self.schedule))
+            self.latest = spec, self.schedule, entry
+            while self.fixed is None and len(self.planned) > _MOST:
+                self.planned.popitem(last=False)
         return entry
+
+    def clear(self):
+        """Lets go of the engines."""
+        self.planned.clear()
+        self.latest = None, None, None
 
     def _engine(self, spec: Spec, before: Capacity | None) -> Engine:
         capacity, options = self.capacity(self.step, self.schedule, before), self.options(self.schedule)
@@ -202,10 +211,6 @@ class Plans:
         align = 64 if self.device is None else 256
         begin = -address(buffer) % align
         return buffer[begin : begin + need] if buffer.shape[0] >= begin + need else None
-
-
-def _copy(x):
-    return x.copy() if hasattr(x, "copy") else x.clone() if hasattr(x, "clone") else x
 
 
 def _covers(capacity: Capacity, step: Step, schedule: Schedule) -> bool:
@@ -251,6 +256,6 @@ def check_workspace(buffer, name: str = "float_workspace_buffer"):
     as_bytes(buffer, name)
     if buffer.shape[0] and address(buffer) % 16:
         raise ValueError(
-            f"`{name}`: expected memory aligned to 16 bytes, got address {address(buffer):#x}; give a whole allocation, not a slice of one"
+            f"`{name}`: {name} must be 16-byte aligned, got address {address(buffer):#x}; give a whole allocation, not a slice of one"
         )
     return _core.gpu_of(buffer, name) if framework_of(buffer) != "numpy" else None

@@ -8,6 +8,7 @@ from ._arrays import indices, placed, write_front
 from ._lists import check_ids, kv_lengths, query_lengths, schedule_of
 from ._plans import Step
 from ._prefill import Prefill, workspace_size_of
+from ._step_arrays import step_array
 from ._wrapper import refuse_nvfp4, split_cache, undone_on_error
 
 
@@ -140,9 +141,9 @@ class BatchPrefillWithPagedKVCacheWrapper(Prefill):
             write_front(self._paged_kv_indices_buf, kv_indices, "paged_kv_indices")
         else:
             like = self._float_workspace_buffer
-            self._qo_indptr_buf = placed(indices(qo_indptr, "qo_indptr"), like)
-            self._paged_kv_indptr_buf = placed(indices(kv_indptr, "paged_kv_indptr"), like)
-            self._paged_kv_last_page_len_buf = placed(indices(last_page_len, "paged_kv_last_page_len"), like)
+            self._qo_indptr_buf = step_array(qo_indptr, "qo_indptr", like)
+            self._paged_kv_indptr_buf = step_array(kv_indptr, "paged_kv_indptr", like)
+            self._paged_kv_last_page_len_buf = step_array(last_page_len, "paged_kv_last_page_len", like)
             self._paged_kv_indices_buf = placed(kv_indices, like)
         self._plan_lists(begins, lists, kv_len, schedule)
 

@@ -10,6 +10,7 @@ from ._lists import query_lengths, schedule_of
 from ._plans import Step
 from ._prefill import Prefill
 from ._scales import scaled
+from ._step_arrays import step_array
 from ._wrapper import refuse_nvfp4, undone_on_error
 
 
@@ -104,7 +105,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Prefill):
             write_front(self._kv_indptr_buf, kv_indptr, "kv_indptr")
         else:
             like = self._float_workspace_buffer
-            self._qo_indptr_buf, self._kv_indptr_buf = placed(indices(qo_indptr, "qo_indptr"), like), placed(indices(kv_indptr, "kv_indptr"), like)
+            self._qo_indptr_buf, self._kv_indptr_buf = step_array(qo_indptr, "qo_indptr", like), step_array(kv_indptr, "kv_indptr", like)
         self._plan_lists(begins, starts, kv_len, schedule_of(fixed_split_size, disable_split_kv, 1))
 
     begin_forward = plan

@@ -14,6 +14,7 @@ from ._arrays import alibi_slopes, cast, device_of, is_torch, module_of, to_base
 from ._named_errors import name_errors_of
 from ._plans import Plans, Schedule, Step, check_workspace
 from ._scales import dequantized, scaled, scales_of
+from ._step_arrays import StepArray
 
 _BACKENDS = ("auto", "fa2", "fa3", "cudnn", "cutlass", "cute-dsl", "trtllm-gen", "fmha_v2", "determine_attention_backend")
 _FP8 = ("e4m3", "e5m2")
@@ -64,10 +65,18 @@ def split_cache(paged_kv_cache, layout: str):
     return split_cache((k, v), layout) if rank == 4 else (k, v)
 
 
+_name_of_dtype: dict = {}  # by the framework's
+
+
 def same_dtype(tensor, name: str, wanted: str, planned: str):
-    got = _core.shape_and_dtype(tensor, name)[1]
+    dtype = getattr(tensor, "dtype", None)
+    got = _name_of_dtype.get(dtype)
+    if got is None:
+        got = _core.shape_and_dtype(tensor, name)[1]
+        if dtype is not None:
+            _name_of_dtype[dtype] = got
     if got != wanted:
-        raise ValueError(f"`{name}`: expected dtype {wanted}, as {planned} says, got {got}; convert it, or plan with its dtype")
+        raise ValueError(f"`{name}.dtype`: expected {wanted}, as {planned} says, got {got}; convert it, or plan with its dtype")
 
 
 def plain(x):
@@ -93,6 +102,9 @@ def undone_on_error(plan):
 
 class Wrapper:
     """Attributes with one underscore are FlashInfer's: engines read them, and set some between plan and run, which run then follows."""
+
+    _qo_indptr_buf, _kv_indptr_buf, _kv_len_arr_buf = StepArray(), StepArray(), StepArray()
+    _paged_kv_indptr_buf, _paged_kv_last_page_len_buf = StepArray(), StepArray()
 
     _custom = None  # a variant of the caller's, with arguments of its own (_jit.py)
 
@@ -124,6 +136,7 @@ class Wrapper:
         self._sm_scale = self._rope_scale = self._rope_theta = None
         self._mask = self._mask_begins = None
         self._variant = None
+        self._settings = None  # of decode: what the last plan said besides lengths, and what that came to
         self._heads = None  # num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q dtype, kv dtype, o dtype, page_size
 
     @property
@@ -138,7 +151,7 @@ class Wrapper:
             self._int_workspace_buffer = int_workspace_buffer
         self._float_workspace_buffer = float_workspace_buffer
         self._plans.workspace = float_workspace_buffer
-        self._plans.planned.clear()
+        self._plans.clear()
         if self._plans.step is not None:
             self._plans.number += 1
 
@@ -159,6 +172,7 @@ class Wrapper:
         kv = q if kv_dtype is None else dtype_name(kv_dtype)
         o = dtype_name(o_dtype) if o_dtype is not None else "bf16" if q in _FP8 else q
         heads = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q, kv, o, page_size)
+        self._settings = None
         if heads != self._heads:
             self._heads = heads
             self._specs = {}

@@ -75,7 +75,7 @@ class BatchAttention(Wrapper):
         self.device = device_of(ids)
         if gpu != self._plans.device:
             self._plans.device = gpu
-            self._plans.planned.clear()
+            self._plans.clear()
 
     def run(self, q, kv_cache, out=None, lse=None, k_scale=None, v_scale=None, logits_soft_cap=0.0, profiler_buffer=None, kv_cache_sf=None):
         """One layer. q [queries, num_qo_heads, head_dim_qk]; kv_cache as BatchPrefillWithPagedKVCacheWrapper.run has it. logits_soft_cap: 0 is

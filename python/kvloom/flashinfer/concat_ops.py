@@ -11,6 +11,9 @@ def concat_mla_k(k, k_nope, k_rope) -> None:
             f"`k`: expected [{k_nope.shape[0]}, {k_nope.shape[1]}, {nope + rope}], as k_nope {list(k_nope.shape)} and k_rope {list(k_rope.shape)} say, got "
             f"{list(k.shape)}"
         )
+    for name, x in (("k_nope", k_nope), ("k_rope", k_rope)):
+        if x.dtype != k.dtype:
+            raise RuntimeError(f"`{name}.dtype`: expected {k.dtype}, that of k, got {x.dtype}; convert it")
     k[..., :nope] = k_nope
     k[..., nope:] = k_rope
 

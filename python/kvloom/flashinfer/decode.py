@@ -16,8 +16,14 @@ from ._modules import CachedModule, HostPlan, decode_arguments
 from ._plans import Step
 from ._prefill import workspace_size_of
 from ._single import single_decode_with_kv_cache, single_decode_with_kv_cache_with_jit_module
+from ._step_arrays import step_array
 from ._wrapper import Wrapper, refuse_nvfp4, split_cache, undone_on_error
 from .page import get_seq_lens
+
+_SETTINGS = (
+    "_num_qo_heads _num_kv_heads _page_size _cached_q_data_type _cached_kv_data_type _cached_o_data_type _q_len_per_req _causal _pos_encoding_mode "
+    "_window_left _logits_soft_cap _sm_scale _rope_scale _rope_theta"
+).split()
 
 _PLAN_DEFAULTS = {
     "pos_encoding_mode": "NONE",
@@ -95,7 +101,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
         self._use_tensor_cores = bool(use_tensor_cores)
         self._qo_indptr_buf = arange(fixed + 1, float_workspace_buffer) if fixed is not None else None
-        self._q_len_per_req = None
+        self._q_len_per_req = self._rows = None  # _rows: requests, rows of each, and where they begin
         self._custom = custom_of(jit_args)
         self._jit_module = None
         if self._custom is not None:
@@ -117,31 +123,46 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         rope_theta=None, non_blocking=True, block_tables=None, seq_lens=None, fixed_split_size=None (pages), disable_split_kv=False,
         q_len_per_req=1 (more: causal within the request)
         """
-        o = self._options(args, options)
-        q_len, batch = operator.index(o["q_len_per_req"]), len(last_page_len)
-        self._check_q_len(q_len)
-        if self._use_cuda_graph:
-            if batch != self._fixed_batch_size:
-                raise ValueError(
-                    f"`last_page_len`: expected {self._fixed_batch_size} requests, fixed in CUDA-graph mode by the wrapper's buffers, got {batch}; pad with "
-                    "requests of no pages"
-                )
+        schedule = self._take_settings((num_qo_heads, num_kv_heads, head_dim, page_size), args, options)
+        if self._use_cuda_graph and len(last_page_len) != self._fixed_batch_size:
+            raise ValueError(
+                f"`last_page_len`: expected {self._fixed_batch_size} requests, fixed in CUDA-graph mode by the wrapper's buffers, got {len(last_page_len)}; "
+                "pad with requests of no pages"
+            )
         lists, kv_len = kv_lengths(indptr, last_page_len, page_size, "indptr", "last_page_len")
         ids = index_array(indices, "indices")
         check_ids(ids, lists, "indices", "indptr")
-        self._set_heads(num_qo_heads, num_kv_heads, head_dim, None, o["q_data_type"], o["kv_data_type"], o["o_data_type"], page_size)
-        self._set_decode(o, q_len)
         if self._use_cuda_graph:
             write_front(self._paged_kv_indptr_buf, indptr, "indptr")
             write_front(self._paged_kv_last_page_len_buf, last_page_len, "last_page_len")
             write_front(self._paged_kv_indices_buf, ids, "indices")
         else:
             like = self._float_workspace_buffer
-            self._paged_kv_indptr_buf, self._paged_kv_indices_buf = placed(index_array(indptr, "indptr"), like), placed(ids, like)
-            self._paged_kv_last_page_len_buf = placed(index_array(last_page_len, "last_page_len"), like)
-        self._plan_lists(lists, kv_len, schedule_of(o["fixed_split_size"], o["disable_split_kv"], page_size))
+            self._paged_kv_indptr_buf, self._paged_kv_indices_buf = step_array(indptr, "indptr", like), placed(ids, like)
+            self._paged_kv_last_page_len_buf = step_array(last_page_len, "last_page_len", like)
+        self._plan_lists(lists, kv_len, schedule)
 
     begin_forward = plan
+
+    def _take_settings(self, heads, args, options):
+        """Sets what plan says besides lengths, which is the same from step to step: the schedule."""
+        for unused in ("block_tables", "seq_lens", "non_blocking"):
+            options.pop(unused, None)
+        said = (heads, args, *options.items())
+        known = self._settings
+        if known is not None and known[0] == said:
+            self._check_q_len(known[1]["_q_len_per_req"])
+            vars(self).update(known[1])
+            return known[2]
+        o = self._options(args, options)
+        q_len = operator.index(o["q_len_per_req"])
+        self._check_q_len(q_len)
+        self._set_heads(*heads[:3], None, o["q_data_type"], o["kv_data_type"], o["o_data_type"], heads[3])
+        self._set_decode(o, q_len)
+        schedule = schedule_of(o["fixed_split_size"], o["disable_split_kv"], heads[3])
+        if not any(hasattr(x, "shape") for x in (*heads, *args, *options.values())):  # arrays may be written
+            self._settings = said, {name: vars(self)[name] for name in _SETTINGS}, schedule
+        return schedule
 
     def _options(self, args, options, order=tuple(_PLAN_DEFAULTS)) -> dict:
         window_right = options.pop("window_right", 0)
@@ -184,10 +205,12 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         """lists, kv_len: on the host; page ids are the wrapper's."""
         batch, q_len = len(kv_len), self._q_len_per_req
         self._kv_lens, self._schedule = kv_len, schedule
-        self._plans.kv_bound = len(self._paged_kv_indices_buf) * self._heads[7]
-        begins = arange(batch + 1, host(lists)) * q_len
-        if q_len > 1 or self._qo_indptr_buf is None or len(self._qo_indptr_buf) != batch + 1:
-            self._qo_indptr_buf = placed(begins, self._float_workspace_buffer)
+        self._plans.kv_bound = self._paged_kv_indices_buf.shape[0] * self._heads[7]
+        if self._rows is None or self._rows[:2] != (batch, q_len):
+            self._rows = batch, q_len, arange(batch + 1, host(lists)) * q_len
+            if q_len > 1 or self._fixed_batch_size != batch or self._qo_indptr_buf is None:
+                self._qo_indptr_buf = step_array(self._rows[2], "qo_indptr", self._float_workspace_buffer)
+        begins = self._rows[2]
         lengths = {"kv_len": kv_len, "qo_indptr": begins, "list_indptr": lists, "pages": self._paged_kv_indices_buf}
         self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0), schedule)
 

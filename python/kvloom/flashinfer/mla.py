@@ -11,6 +11,7 @@ from ._mla_tensors import adjacent, counting, in_use, queries
 from ._modules import CachedModule
 from ._plans import Schedule, Step
 from ._scales import is_number
+from ._step_arrays import step_array
 from ._wrapper import Wrapper, same_dtype, undone_on_error
 
 
@@ -79,8 +80,8 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             write_front(self._kv_indices_buf, ids, "kv_indices")
         else:
             like = self._float_workspace_buffer
-            self._qo_indptr_buf, self._kv_indptr_buf = placed(indices(qo_indptr, "qo_indptr"), like), placed(indices(kv_indptr, "kv_indptr"), like)
-            self._kv_len_arr_buf, self._kv_indices_buf = placed(indices(kv_len_arr, "kv_len_arr"), like), placed(ids, like)
+            self._qo_indptr_buf, self._kv_indptr_buf = step_array(qo_indptr, "qo_indptr", like), step_array(kv_indptr, "kv_indptr", like)
+            self._kv_len_arr_buf, self._kv_indices_buf = step_array(kv_len_arr, "kv_len_arr", like), placed(ids, like)
         self._plan_lists(begins, lists, kv_len)
 
     def _plan_lists(self, begins, lists, kv_len):
@@ -175,7 +176,12 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
             return None, 1.0, 1.0
         if (ckv_scale is None) == (ckv_scale_arr is None):
             raise ValueError(
-                "`ckv_scale`, `ckv_scale_arr`: expected one of them for an fp8 cache, got " + ("both" if ckv_scale is not None else "none")
+                "`ckv_scale`: Exactly one of ckv_scale or ckv_scale_arr is expected for an fp8 cache, got " + ("both" if ckv_scale is not None else "none")
+            )
+        shape = list(getattr(ckv_scale_arr, "shape", ()))
+        if ckv_scale_arr is not None and (len(shape) != 3 or shape[2] == 0 or self._head_dim_ckv % shape[2]):
+            raise ValueError(
+                f"`ckv_scale_arr`: Invalid shape of ckv_scale_arr: expected [pages, page_size, {-(-self._head_dim_ckv // 128)}], a scale for every 128 dims, got {shape}"
             )
         if kpe_scale is None and self._head_dim_kpe:
             raise ValueError("`kpe_scale`: expected a number for an fp8 cache, got None")
