@@ -154,6 +154,21 @@ def test_paged_prefill(workspace, tables_on):
     check(wrapper.forward(q, pages.cache, causal=False, sm_scale=0.05), q, pages, q_len, sm_scale=0.05)
 
 
+def test_lengths_stay_on_the_host(workspace):
+    """Until somebody reads them: by then the caller has written the next ones."""
+    pages = Pages([100, 33])
+    begins, ids, last = pages.tables[0].cpu(), pages.tables[1], pages.tables[2].cpu()
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace)
+    wrapper.plan(begins, ids, last, HEADS, KV_HEADS, DIM, PAGE, **BF16)
+    begins.zero_()
+    last.zero_()
+    q = torch.randn(2, HEADS, DIM, **GPU)
+    check(wrapper.run(q, pages.cache), q, pages, [1, 1])
+    for got, wanted in ((wrapper._paged_kv_indptr_buf, pages.tables[0]), (wrapper._paged_kv_last_page_len_buf, pages.tables[2])):
+        assert got.is_cuda and torch.equal(got, wanted)
+    assert wrapper._qo_indptr_buf.tolist() == [0, 1, 2]
+
+
 def test_masks_in_a_graph(workspace):
     q_len = [3, 5]
     sizes = {"qo_indptr_buf": 3, "paged_kv_indptr_buf": 3, "paged_kv_indices_buf": 96, "paged_kv_last_page_len_buf": 2, "mask_indptr_buf": 3}
