@@ -272,7 +272,7 @@ void expect_unkept_keys_unseen(FakeGpu& gpu, int seed, bool few) {
     }
   }
   AttentionSpec kernel = gpu_spec();
-  kernel.storage = spec.storage, kernel.head_dim_qk = kernel.head_dim_vo = spec.head_dim_qk, kernel.variant = spec.variant, kernel.kv_dtype = spec.kv_dtype;
+  kernel.storage = spec.storage, kernel.head_dim_qk = kernel.head_dim_vo = spec.head_dim_qk, kernel.kv_dtype = spec.kv_dtype;  // ranges and sinks are no part of a key
   gpu.add_kernel(kernel);
   gpu.set_spec(&spec);
   EngineOptions options = cuda_options();
