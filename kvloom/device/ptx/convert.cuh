@@ -12,20 +12,22 @@ __device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t selector)
   return r;
 }
 
-/// The two e4m3 numbers in the low half of `bytes` as f16x2.
-__device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t bytes) {
-  uint32_t r;
+/// Four e4m3 numbers as f16: bytes 0, 1 and bytes 2, 3.
+__device__ __forceinline__ void e4m3x4_to_f16x4(uint32_t bytes, uint32_t& low, uint32_t& high) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-  asm("{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}" : "=r"(r) : "r"(bytes));
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.rn.f16x2.e4m3x2 %0, l; cvt.rn.f16x2.e4m3x2 %1, h;}" : "=r"(low), "=r"(high) : "r"(bytes));
 #else
   // Bits put in place give the value x 2^-8; 0x7f is carried out of the mantissa into the exponent, where it makes a NaN.
-  const uint32_t spread = permute_bytes(bytes, 0x1404);  // each byte in the upper half of its 16 bits
-  const uint32_t nan = ((spread & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
-  const uint32_t placed = (spread & 0x80008000u) | ((spread & 0x7f007f00u) >> 1);
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(placed), "r"(0x5c005c00u));
-  r |= (nan >> 1) | (nan >> 2) | (nan >> 3) | (nan >> 4) | (nan >> 5) | (nan >> 6);
+  const auto two = [](uint32_t spread) {  // each byte in the upper half of its 16 bits
+    const uint32_t nan = ((spread & 0x7f007f00u) + 0x01000100u) & 0x80008000u;
+    const uint32_t placed = (spread & 0x80008000u) | ((spread & 0x7f007f00u) >> 1);
+    uint32_t r;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(r) : "r"(placed), "r"(0x5c005c00u));
+    return r | (nan >> 1) | (nan >> 2) | (nan >> 3) | (nan >> 4) | (nan >> 5) | (nan >> 6);
+  };
+  low = two(permute_bytes(bytes, 0x1404));
+  high = two(permute_bytes(bytes, 0x3424));
 #endif
-  return r;
 }
 
 /// Two f16 numbers as bf16, for numbers that have no more bits than a bf16 holds.
@@ -56,8 +58,7 @@ __device__ __forceinline__ void widen_fp8x4(uint32_t bytes, uint32_t& low, uint3
     high = permute_bytes(bytes, 0x3424);
   } else {
     static_assert(kFrom == DType::e4m3, "an fp8 type");
-    low = e4m3x2_to_f16x2(bytes);
-    high = e4m3x2_to_f16x2(bytes >> 16);
+    e4m3x4_to_f16x4(bytes, low, high);
   }
   if constexpr (kTo == DType::bf16) low = f16x2_to_bf16x2(low), high = f16x2_to_bf16x2(high);
 }

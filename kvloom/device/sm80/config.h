@@ -24,6 +24,8 @@ struct AttendConfig {
   bool q_in_registers = false;
   bool boxed = false;         // K and V lie as boxes do (tile/swizzle.cuh)
   bool place_fp8_values = true;  // V's bits put in place (tile/fp8_bits.cuh); false: converted
+  bool convert_fp8 = false;      // fp8 K and V become f16 by conversion instructions, and Q comes as f16 in the order that asks for (mainloop.cuh)
+  int k_gap = 0, v_gap = 0;      // boxed: bytes between 16 keys of a tile and the next 16, where these are pieces of their own
   int loads_ahead = 1;        // ldmatrix instructions between the one that is asked for and the products that go on meanwhile
 
   KVLOOM_HD constexpr int warps() const { return warps_rows * warps_kv; }
@@ -38,6 +40,7 @@ struct AttendConfig {
   KVLOOM_HD constexpr int parts() const { return tile_kv / copy_rows(); }                    // of a tile, each copied by a warp
   KVLOOM_HD constexpr int part_words() const { return (copy_rows() + 31) / 32; }             // of masks
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
+  KVLOOM_HD constexpr DType qk_dtype() const { return fp8() && convert_fp8 ? DType::f16 : q_dtype; }
   /// Weights and values are multiplied in f16 where V is fp8: both fit it exactly.
   KVLOOM_HD constexpr DType pv_dtype() const { return fp8() ? DType::f16 : kv_dtype; }
   /// O of a row is too long for one warp: every warp does all rows and keys of the tile for a part of the dims.

@@ -3,7 +3,8 @@
 //
 // fp8 keys and values become 16 bits between ldmatrix and mma. A lane gets bytes, so the order of things shifts: of K it gets dims 4 t .. + 3
 // of a key, and makes pairs (4 t, 4 t + 2) and (4 t + 1, 4 t + 3) of them, where mma wants 2 t, + 1 and 2 t + 8, + 9 (t = lane % 4): the sum over
-// dims doesn't care if Q has the same order (arrange_queries). Of V it gets
+// dims doesn't care if Q has the same order (arrange_queries). Converted instead (C.convert_fp8), they make pairs (4 t, 4 t + 1) and (4 t + 2,
+// 4 t + 3), one instruction each; dims 4 t .. of Q then stand where mma wants 2 t .. (stream/queries.cuh). Of V it gets
 // dims 2 n and 2 n + 1 of two keys: even dims go to one tile of O, odd ones to the next, and only the store knows (store_dims).
 #pragma once
 
@@ -20,17 +21,17 @@ namespace kvloom::sm80 {
 /// Q is multiplied by 2^60 where fp8 keys are placed in bf16, which makes them 2^-120 (e4m3) of what they are: products stay far from the
 /// smallest fp32 numbers.
 template <AttendConfig C>
-KVLOOM_HD constexpr int query_log2() { return C.fp8() && C.q_dtype == DType::bf16 ? 60 : 0; }
+KVLOOM_HD constexpr int query_log2() { return C.fp8() && C.qk_dtype() == DType::bf16 ? 60 : 0; }
 /// Scores are 2^-this of q.k if keys are placed.
 template <AttendConfig C>
 KVLOOM_HD constexpr int score_log2() {
-  if constexpr (C.fp8()) return tile::placed_fp8_log2<C.kv_dtype, C.q_dtype>() - query_log2<C>();
+  if constexpr (C.fp8() && !C.convert_fp8) return tile::placed_fp8_log2<C.kv_dtype, C.q_dtype>() - query_log2<C>();
   return 0;
 }
 /// O is 2^-this of what it should be.
 template <AttendConfig C>
 KVLOOM_HD constexpr int value_log2() {
-  if constexpr (C.fp8() && C.place_fp8_values) return tile::placed_fp8_log2<C.kv_dtype, DType::f16>();
+  if constexpr (C.fp8() && C.place_fp8_values && !C.convert_fp8) return tile::placed_fp8_log2<C.kv_dtype, DType::f16>();
   return 0;
 }
 KVLOOM_HD constexpr float power_of_two(int log2) { return log2 >= 0 ? float(uint64_t(1) << log2) : 1.0f / float(uint64_t(1) << -log2); }
@@ -39,13 +40,14 @@ KVLOOM_HD constexpr float power_of_two(int log2) { return log2 >= 0 ? float(uint
 template <AttendConfig C, bool kFp8>
 struct Queries {
   static constexpr int kSteps = C.head_dim_qk / 16;
+  static constexpr bool kPlaced = kFp8 && !C.convert_fp8;
   tile::LaneRows<QRows<C>> lane_rows;
   uint32_t held[C.q_in_registers ? C.row_tiles() : 1][C.q_in_registers ? kSteps : 1][4];
 
   /// `q`: shared address of the tile; row0: the warp's first row.
   __device__ __forceinline__ Queries(uint32_t q, int row0) {
     using R = tile::LaneRows<QRows<C>>;
-    const uint32_t lane_offset = kFp8 ? R::offset(row0, lane() >> 2, (lane() >> 1) & 1) + uint32_t(lane() & 1) * 8 : R::offset(row0, lane() & 15, lane() >> 4);
+    const uint32_t lane_offset = kPlaced ? R::offset(row0, lane() >> 2, (lane() >> 1) & 1) + uint32_t(lane() & 1) * 8 : R::offset(row0, lane() & 15, lane() >> 4);
     lane_rows.address = ptx::kept(q + lane_offset);
   }
   /// Q is in shared memory: takes it to registers where the configuration says so.
@@ -71,7 +73,7 @@ struct Queries {
  private:
   __device__ __forceinline__ static int lane() { return int(threadIdx.x) & 31; }
   __device__ __forceinline__ void read(uint32_t (&a)[4], int mi, int d) const {
-    if constexpr (kFp8) {
+    if constexpr (kPlaced) {
       ptx::load_shared_8(a[0], a[2], lane_rows.at(2 * mi, 2 * d));
       ptx::load_shared_8(a[1], a[3], lane_rows.at(2 * mi + 1, 2 * d));
     } else {
@@ -89,7 +91,8 @@ struct Keys {
 
   /// What a lane adds to the address of a tile; `key0`: the warp's first key.
   __device__ __forceinline__ static uint32_t lane_offset(int key0) {
-    return tile::LaneRows<Rows>::offset(key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1);
+    const uint32_t further = kTogether == 4 ? uint32_t(lane() / 16 * C.k_gap) : 0;
+    return tile::LaneRows<Rows>::offset(key0, kFp8 ? lane() : (lane() & 7) + ((lane() >> 4) << 3), kFp8 ? 0 : (lane() >> 3) & 1) + further;
   }
 
   static constexpr int kRaw = kFp8 ? kTogether : 2 * kTogether;  // registers of a load
@@ -106,7 +109,9 @@ struct Keys {
   __device__ __forceinline__ static void operands(uint32_t (&b)[kTogether][2], const uint32_t (&r)[4]) {
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
-      if constexpr (kFp8) {
+      if constexpr (kFp8 && C.convert_fp8) {
+        ptx::widen_fp8x4<C.kv_dtype, DType::f16>(r[i], b[i][0], b[i][1]);
+      } else if constexpr (kFp8) {
         tile::place_fp8x4<C.kv_dtype, C.q_dtype>(r[i], b[i][0], b[i][1]);
       } else {
         b[i][0] = r[2 * i], b[i][1] = r[2 * i + 1];
@@ -153,7 +158,7 @@ __device__ __forceinline__ void warp_scores(float (&s)[C.row_tiles()][kKeyTiles]
 #pragma unroll
     for (int j = 0; j < K::kTogether; ++j) {
 #pragma unroll
-      for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.q_dtype>(s[mi][n + j], a[d % 2][mi], b[j][0], b[j][1]);
+      for (int mi = 0; mi < C.row_tiles(); ++mi) ptx::warp_mma_m16n8k16<C.qk_dtype()>(s[mi][n + j], a[d % 2][mi], b[j][0], b[j][1]);
     }
   }
 }
@@ -172,12 +177,13 @@ struct Values {
 
   /// 16 keys from 16 kk on, tiles t .. t + kTogether of O.
   __device__ __forceinline__ void load(uint32_t (&r)[4], int kk, int t) const {
+    const uint32_t further = uint32_t(kk * C.v_gap);
     if constexpr (kRaw == 4) {
-      ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, C.fp8() ? t / 2 : t));
+      ptx::warp_ldmatrix_x4_trans(r, lane_rows.at(2 * kk, C.fp8() ? t / 2 : t) + further);
     } else {  // one chunk: lanes past 15 are not asked
       const int lane_chunk = (int(threadIdx.x) >> 4) & 1;
       const tile::LaneRows<VRows<C>> first{lane_rows.address ^ uint32_t(lane_chunk << 4)};
-      ptx::warp_ldmatrix_x2_trans(r[0], r[1], first.at(2 * kk, t / 2));
+      ptx::warp_ldmatrix_x2_trans(r[0], r[1], first.at(2 * kk, t / 2) + further);
     }
   }
   __device__ __forceinline__ static void operands(uint32_t (&b)[kTogether][2], const uint32_t (&r)[4]) {
@@ -188,7 +194,7 @@ struct Values {
       for (int i = 0; i < kTogether / 2; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          if constexpr (C.place_fp8_values) {
+          if constexpr (C.place_fp8_values && !C.convert_fp8) {
             tile::place_fp8x4<C.kv_dtype, DType::f16>(r[2 * i + half], b[2 * i][half], b[2 * i + 1][half]);
           } else {
             ptx::widen_fp8x4<C.kv_dtype, DType::f16>(ptx::permute_bytes(r[2 * i + half], 0x3120), b[2 * i][half], b[2 * i + 1][half]);

@@ -1,6 +1,6 @@
 // attend, family stream: few rows of queries, and K and V as fast as memory gives them (sm_90 and up). Some warps fetch pieces of K and V
 // without ever waiting for those who use them, as long as there is room; eight warps work on them. Each takes whole pieces of one KV head
-// in turn: scores, variant and mask, softmax, accumulate, without a barrier among them until the item ends (store.cuh).
+// in turn, one a step, or two neighbours: scores, variant and mask, softmax, accumulate, without a barrier among them until the item ends (store.cuh).
 #pragma once
 
 #include "kvloom/device/sm80/tile_step.cuh"
@@ -13,7 +13,8 @@ struct Warp {
   using Memory = SharedMemory<C, V>;
   static constexpr sm80::AttendConfig S = C.step();
   static constexpr block::Form kForm = block::form_of<V>(false);
-  static_assert(C.pieces % C.head_warps() == 0, "a place is always the same warp's: one that is ahead would take an old phase for its own");
+  static constexpr int kStepPieces = C.step_pieces(), kStepKeys = C.step_keys();
+  static_assert(C.pieces % C.turn_pieces() == 0, "a place is always the same warp's: one that is ahead would take an old phase for its own");
 
   const AttendArgs& args;
   Memory& m;
@@ -23,10 +24,11 @@ struct Warp {
   // Of the moment.
   Pass<C>* pass;
   RingPlace<1> query_at;
-  RingPlace<C.pieces> at{turn, 0};  // this warp's next piece
-  int32_t next = turn;              // its number, counted from the beginning of the pass
+  RingPlace<C.pieces> at{turn * kStepPieces, 0};  // this warp's next pieces
+  int32_t next = turn;                            // its step's number, counted from the beginning of the pass
   sm80::Queries<S, C.fp8()> q;
   sm80::WarpState<S, C.head_dim_vo / 8> state;
+  QueryFactors<C> factors;  // of the lane's rows
 
   // From a tile's address to the lane's.
   const uint32_t lane_k = ptx::kept(sm80::Keys<S, C.fp8(), S.key_tiles()>::lane_offset(0)),
@@ -39,20 +41,25 @@ struct Warp {
   __device__ __forceinline__ void leave_queries() {
     m.query.warp_leave(query_at);
   }
-  __device__ __forceinline__ void leave_piece() {
-    m.piece.warp_leave(at);
-    at.at += C.head_warps(), next += C.head_warps();
+  __device__ __forceinline__ void wait_pieces() {
+#pragma unroll
+    for (int i = 0; i < kStepPieces; ++i) m.piece.wait_full({at.at + i, at.parity});
+  }
+  __device__ __forceinline__ void leave_pieces() {
+    __syncwarp();
+    if (lane < kStepPieces) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + lane]));
+    at.at += C.turn_pieces(), next += C.head_warps();
     if (at.at >= C.pieces) at.at -= C.pieces, at.parity ^= 1;
   }
 
-  /// What the head's rows keep of the piece at `token`, where ranges don't say it.
+  /// What the head's rows keep of the step at `token`, where ranges don't say it.
   __device__ __forceinline__ void make_mask(int32_t token) {
     auto& mask = m.mask[warp];
     const block::KeySpan& keys = pass->walk.keys;
     __syncwarp();
     mask.pos[lane] = block::position_of<C.paged>(args, pass->group, clamp_to(token + lane, keys.begin, max_of(keys.begin, keys.end - 1)));
     __syncwarp();
-    block::warp_make_mask<V, C.kPieceKeys>(args.params.variant, pass->group, pass->rows(head),
+    block::warp_make_mask<V, kStepKeys>(args.params.variant, pass->group, pass->rows(head),
                                            block::RowRuns::of<V>(args.group_size, pass->item.row_begin, pass->item.row_count),
                                            pass->kv_head + head, token, mask);
   }
@@ -61,20 +68,21 @@ struct Warp {
     const block::TileWalk& walk = pass->walk;
     const int32_t key = token + lane;
     uint32_t dead =
-        __ballot_sync(0xffffffffu, lane < C.kPieceKeys && (key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)));
-    if (pass->masked) dead = ~m.mask[warp].live[0] & ((1u << C.kPieceKeys) - 1);
+        __ballot_sync(0xffffffffu, lane < kStepKeys && (key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)));
+    if (pass->masked) dead = ~m.mask[warp].live[0] & (~0u >> (32 - kStepKeys));
     if (dead == 0) return;
 #pragma unroll 1
     for (; dead != 0; dead &= dead - 1) {
       const int row = __ffs(int(dead)) - 1;
+      const uint32_t piece = values + uint32_t(row / C.kPieceKeys * int(sizeof m.v[0]));
       for (int chunk = lane; chunk < VRows<C>::kChunks; chunk += 32)
-        ptx::store_shared_16(values + VRows<C>::offset(row, chunk), make_uint4(0, 0, 0, 0));
+        ptx::store_shared_16(piece + VRows<C>::offset(row % C.kPieceKeys, chunk), make_uint4(0, 0, 0, 0));
     }
     ptx::fence_shared_async();  // boxes come here later
     __syncwarp();
   }
 
-  /// The piece at `token`, which is there.
+  /// The pieces from `token` on, which are there.
   __device__ __forceinline__ void step(int32_t token) {
     const bool masked = pass->masked;
     if (masked) make_mask(token);
@@ -92,14 +100,21 @@ struct Warp {
                  masked ? mask.pos : nullptr,
                  masked ? mask.word : nullptr,
                  0,
-                 C.kPieceKeys,
+                 kStepKeys,
                  1};
     tile.rows = pass->rows(head);
     tile.row0 = 0;
     tile.turns = nullptr;
-    tile.cut = masked ? mask.full == 0 : token < pass->hull.all_begin || token + C.kPieceKeys > pass->hull.all_end;
+    tile.cut = masked ? mask.full == 0 : token < pass->hull.all_begin || token + kStepKeys > pass->hull.all_end;
     sm80::Scores<S> x;
-    sm80::score<S, V>(x, args, tile, q, scaling());
+    if constexpr (kForm == block::Form::biased) {
+      block::start_biased(x.s, tile.rows, 0, tile.keys, 1.0f / scaling().by.hooks);
+      factors.divide(x.s);
+    } else {
+      sm80::clear_scores(x.s);
+    }
+    sm80::warp_scores<S, C.fp8(), S.key_tiles()>(x.s, q, tile.k);
+    factors.multiply(x.s);
     block::warp_apply_variant<V, kForm, true>(x.s, args.params.variant, scaling().by, tile.rows, 0, tile.keys, tile.cut);
     if constexpr (!block::has_weight<V>()) {
       const auto tops = state.softmax.tops(x.s);
@@ -115,18 +130,19 @@ struct Warp {
     pass = &now;
     m.query.wait_full(query_at);
     q.hold();
+    factors.take(m.q_factor + (C.fp8() ? head * C.kRows : 0));
     if constexpr (C.q_in_registers) leave_queries();
     state.clear();
-    const int32_t count = pass->num_pieces;
+    const int32_t count = pass->num_pieces / kStepPieces;
     if constexpr (block::kMarks) {
-      if (next < count) m.piece.wait_full(at);
+      if (next < count) wait_pieces();
       marks.fed();
     }
 #pragma unroll 1
     while (next < count) {
-      m.piece.wait_full(at);
-      if (head < pass->heads) step(pass->walk.template tile<C.kPieceKeys>(next));
-      leave_piece();
+      wait_pieces();
+      if (head < pass->heads) step(pass->walk.template tile<kStepKeys>(next));
+      leave_pieces();
     }
     marks.attended();
     next -= count;

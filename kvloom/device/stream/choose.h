@@ -16,7 +16,8 @@ struct UnitSpec {
   bool paged = true;
 };
 
-inline constexpr int kRingBytes = 160 * 1024;  // of pieces, at most
+// Of pieces, at most: 96 KB on their way beside those that are worked on, which of 8 bits are twice as many.
+inline constexpr int kRingBytes = 160 * 1024, kFp8RingBytes = 192 * 1024;
 
 KVLOOM_HD constexpr AttendConfig config_of(const UnitSpec& s) {
   AttendConfig c;
@@ -26,7 +27,8 @@ KVLOOM_HD constexpr AttendConfig config_of(const UnitSpec& s) {
   c.q_in_registers = s.head_dim_qk <= 128;
   c.heads = size_of(s.kv_dtype) == 1 ? 2 : 1;  // boxes of 2 KB come no faster than those of 4
   const int piece = c.kPieceKeys * (s.head_dim_qk + s.head_dim_vo) * size_of(s.kv_dtype) * c.heads;
-  c.pieces = kRingBytes / piece / c.head_warps() * c.head_warps();
+  const int ring = c.fp8() && s.head_dim_qk <= 128 && s.head_dim_vo <= 128 ? kFp8RingBytes : kRingBytes;
+  c.pieces = ring / piece / c.turn_pieces() * c.turn_pieces();
   return c;
 }
 

@@ -25,15 +25,23 @@ struct AttendConfig {
   KVLOOM_HD constexpr int loader_registers() const { return gathers ? 88 : 56; }
   KVLOOM_HD constexpr int compute_registers() const { return gathers ? 208 : 224; }
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
+  /// Neighbouring pieces that a warp works on together: of 8 bits, what a step costs beside its keys is much of it.
+  KVLOOM_HD constexpr int step_pieces() const { return fp8() ? 2 : 1; }
+  KVLOOM_HD constexpr int step_keys() const { return step_pieces() * kPieceKeys; }
+  /// Places of pieces come in so many: a place is always the same warp's.
+  KVLOOM_HD constexpr int turn_pieces() const { return head_warps() * step_pieces(); }
 
-  /// What a warp does with a piece is a tile of the sm80 family.
+  /// What a warp does with its pieces is a tile of the sm80 family.
   KVLOOM_HD constexpr sm80::AttendConfig step() const {
     sm80::AttendConfig s;
     s.head_dim_qk = head_dim_qk, s.head_dim_vo = head_dim_vo;
     s.q_dtype = q_dtype, s.kv_dtype = kv_dtype, s.o_dtype = o_dtype;
-    s.tile_rows = kRows, s.tile_kv = kPieceKeys, s.warps_rows = s.warps_kv = 1;
+    s.tile_rows = kRows, s.tile_kv = step_keys(), s.warps_rows = s.warps_kv = 1;
     s.paged = paged, s.boxed = true, s.q_in_registers = q_in_registers;
     s.loads_ahead = 2;
+    s.convert_fp8 = fp8();
+    s.k_gap = (heads - 1) * kPieceKeys * head_dim_qk * size_of(kv_dtype);
+    s.v_gap = (heads - 1) * kPieceKeys * head_dim_vo * size_of(kv_dtype);
     return s;
   }
 };

@@ -23,7 +23,7 @@ struct RowLoader {
   using Asked = block::AskedKey;
   /// This lane's key: of piece `first` and, for the second half of the lanes, the warp's next one.
   __device__ __forceinline__ Asked ask(const Pass<C>& pass, const block::TileWalk& walk, int32_t num_pieces, int32_t first) const {
-    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = walk.template tile<C.kPieceKeys>(piece) + lane % C.kPieceKeys;
+    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = piece_token<C>(walk, piece) + lane % C.kPieceKeys;
     if (piece >= num_pieces || key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)) return {0, -1};
     return block::ask_key<C.paged>(args.attend, pass.group, key);
   }

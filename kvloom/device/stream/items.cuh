@@ -3,7 +3,7 @@
 
 #include "kvloom/device/block/refused.cuh"
 #include "kvloom/device/sm80/transform.cuh"
-#include "kvloom/device/stream/shared.cuh"
+#include "kvloom/device/stream/queries.cuh"
 
 namespace kvloom::stream {
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
   __syncwarp();
   hull = block::join_lanes(0xffffffffu, hull);
   if (lane == 0) {
-    pass.walk = block::TileWalk::of<C.kPieceKeys>(keys, hull);
-    pass.num_pieces = pass.walk.template count<C.kPieceKeys>();
+    pass.walk = block::TileWalk::of<C.step_keys()>(keys, hull);
+    pass.num_pieces = pass.walk.template count<C.step_keys()>() * C.step_pieces();
     pass.hull = hull;
     pass.kv_head = kv_head;
     pass.heads = heads;
@@ -121,7 +121,7 @@ __device__ __forceinline__ void warp_load_queries(const AttendArgs& args, Shared
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncwarp();
-    for (int h = 0; h < pass.heads; ++h) sm80::arrange_queries<C.step(), 32>(m.q + h * Memory::kHeadQ, lane);
+    warp_convert_queries<C>(m, pass);
     ptx::barrier_arrive(full);
   } else {
     ptx::cp_async_arrive(full);

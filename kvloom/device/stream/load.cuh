@@ -30,8 +30,7 @@ struct BoxLoader {
   /// That of piece `first` + lane / boxes of a pass.
   __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t first) const {
     const block::TileWalk& walk = pass.walk;
-    const int32_t piece = first + lane / boxes, key = walk.template tile<C.kPieceKeys>(piece) + lane % boxes * box_keys,
-                  end = key + box_keys;
+    const int32_t piece = first + lane / boxes, key = piece_token<C>(walk, piece) + lane % boxes * box_keys, end = key + box_keys;
     const bool kept = (key < walk.any_end && end > walk.any_begin) ||
                       (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
     if (piece >= pass.num_pieces || !kept) return {false, 0, 0};
@@ -43,16 +42,17 @@ struct BoxLoader {
   __device__ __forceinline__ uint32_t full(const RingPlace<C.pieces>& to) const { return ptx::shared_address(&m.piece.full[to.at]); }
   __device__ __forceinline__ uint32_t place(const RingPlace<C.pieces>& to) const { return pieces + uint32_t(to.at * C.heads * kHeadBytes); }
 
-  /// `count` pieces of one box each, whole pages' tokens: what a long list is made of.
+  /// `count` pieces of one box each, whole pages' tokens: what a long list is made of. Of a step's pieces one may have nothing to fetch.
   __device__ __forceinline__ void warp_fetch_paged(const Pass<C>& pass, const Box& box, int count, RingPlace<C.pieces>& to) const {
     const int32_t x = block::box_place(box.at, of, pass.kv_head);
+    const uint32_t live = C.step_pieces() > 1 ? __ballot_sync(0xffffffffu, box.live) : ~0u;
 #pragma unroll 1
     for (int i = 0; i < count; ++i, to.next()) {
       const int32_t at = __shfl_sync(0xffffffffu, x, i), in_page = __shfl_sync(0xffffffffu, box.in_page, i);
       m.piece.wait_left(to);
       if (ptx::elect_one()) {
-        ptx::barrier_arrive_expect(full(to), uint32_t(C.heads * kHeadBytes));
-        ptx::load_box<1>(place(to), &of.map, full(to), 0, 0, 0, in_page, at);
+        ptx::barrier_arrive_expect(full(to), live >> i & 1u ? uint32_t(C.heads * kHeadBytes) : 0);
+        if (live >> i & 1u) ptx::load_box<1>(place(to), &of.map, full(to), 0, 0, 0, in_page, at);
       }
     }
     __syncwarp();

@@ -25,7 +25,7 @@ template <AttendConfig C>
 struct Pass {
   WorkItem item;
   RowGroup group;
-  block::TileWalk walk;  // pieces
+  block::TileWalk walk;  // steps
   block::KeptHull hull;
   int32_t kv_head, heads;  // the first, and how many
   int32_t num_pieces;
@@ -39,6 +39,14 @@ struct Pass {
 
   __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
 };
+
+/// The first key of piece `piece` of a pass, in list tokens.
+template <AttendConfig C>
+__device__ __forceinline__ int32_t piece_token(const block::TileWalk& walk, int32_t piece) {
+  constexpr uint32_t kTogether = uint32_t(C.step_pieces());
+  const uint32_t step = uint32_t(piece) / kTogether, part = uint32_t(piece) % kTogether;
+  return walk.template tile<C.step_keys()>(int32_t(step)) + int32_t(part) * C.kPieceKeys;
+}
 
 template <AttendConfig C>
 using KRows = tile::BoxRows<C.head_dim_qk * size_of(C.kv_dtype)>;
@@ -55,6 +63,7 @@ struct SharedMemory {
   alignas(1024) char k[C.pieces][C.heads * kHeadK];
   alignas(1024) char v[C.pieces][C.heads * kHeadV];
   alignas(128) char q[C.heads * kHeadQ];
+  float q_factor[C.fp8() ? C.heads * C.kRows : 1];  // what scores of a row have to be multiplied by (queries.cuh)
   alignas(16) float o[C.kWarps][kExchangeRows * kExchangeStride];  // states of warps that share rows, where they meet
   float max[C.kWarps][kExchangeRows], sum[C.kWarps][kExchangeRows];
   Pass<C> pass[kPasses];
