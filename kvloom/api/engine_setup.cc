@@ -89,6 +89,7 @@ plan::PlanLayout plan_layout_of(const Setup& s, const Capacity& capacity) {
     all.partial_o_bytes = max_of(all.partial_o_bytes, layout.partial_o_bytes);
     all.partial_lse_bytes = max_of(all.partial_lse_bytes, layout.partial_lse_bytes);
     all.counter_bytes = max_of(all.counter_bytes, layout.counter_bytes);
+    all.start_bytes = max_of(all.start_bytes, layout.start_bytes);
   }
   return all;
 }

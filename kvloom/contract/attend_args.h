@@ -11,6 +11,7 @@ namespace kvloom {
 struct AttendArgs {
   AttendParams params;
   const void* plan = nullptr;  // plan buffer, device memory
+  const CtaStart* starts = nullptr;  // beside it, [num_ctas]
   Scratch scratch;
   FastDivide page_size;        // ragged: 1
   FastDivide group_size;       // q heads a KV head

@@ -162,6 +162,23 @@ KVLOOM_HD PlanView view_plan(const void* buffer) {
   return v;
 }
 
+/// What a CTA begins with, for kernels to find in one read, without the plan's header: beside a plan on a device, not part of it. A line of memory.
+struct alignas(128) CtaStart {
+  WorkItem item;   // the first
+  RowGroup group;  // of that
+  int32_t items;   // that the CTA has; -1: not known, and nothing else is: the plan says it
+  int32_t reserved[7];
+};
+static_assert(sizeof(CtaStart) == 128);
+
+KVLOOM_HD CtaStart cta_start(const PlanView& plan, int32_t cta) {
+  CtaStart s{};
+  const int32_t first = plan.cta_indptr[cta];
+  s.items = plan.cta_indptr[cta + 1] - first;
+  if (s.items > 0) s.item = plan.items[first], s.group = plan.groups[s.item.group];
+  return s;
+}
+
 /// The query token at index i of a group, and where it stands.
 KVLOOM_HD RowEntry row_of(const PlanView& plan, const RowGroup& g, int32_t i) {
   if (g.row_list >= 0) return plan.row_entries[g.row_list + i];

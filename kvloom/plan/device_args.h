@@ -95,6 +95,7 @@ struct DeviceArgs {
   // Where things are.
   void* plan = nullptr;
   uint32_t* counters = nullptr;  // made zero, one a merge unit
+  CtaStart* starts = nullptr;    // said to be unknown; nullptr: there are none
   PlanVerdict* verdict = nullptr;
   char* tables = nullptr;  // nullptr: shared memory; else of plan_table_bytes()
 };

@@ -130,6 +130,7 @@ PlanLayout plan_layout(const AttentionSpec& spec, const Capacity& capacity, cons
   l.partial_o_bytes = l.max_scratch_rows * spec.head_dim_vo * int64_t(sizeof(float));
   l.partial_lse_bytes = l.max_scratch_rows * int64_t(sizeof(float));
   l.counter_bytes = l.max_units * int64_t(sizeof(uint32_t));
+  l.start_bytes = int64_t(config.num_ctas) * int64_t(sizeof(CtaStart));
   PlanHeader header{};
   place_sections(l, config.num_ctas, header);
   l.plan_bytes = header.total_bytes;

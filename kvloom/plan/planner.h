@@ -22,6 +22,7 @@ struct PlanLayout {
   int64_t partial_o_bytes = 0;    // fp32 [max_scratch_rows, head_dim_vo]
   int64_t partial_lse_bytes = 0;  // fp32 [max_scratch_rows]
   int64_t counter_bytes = 0;      // uint32 [max_units]
+  int64_t start_bytes = 0;        // CtaStart [num_ctas]
 };
 
 PlanLayout plan_layout(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config);

@@ -23,7 +23,8 @@ constexpr int32_t kEarlyLaunchCapability = 90;
 UploadLayout upload_layout(const plan::PlanLayout& plan, int32_t max_requests, bool has_mask) {
   UploadLayout l;
   l.counters = round_up(has_mask ? int64_t(max_requests) * 4 : 0, kAlign);
-  l.plan = round_up(l.counters + plan.counter_bytes, kAlign);
+  l.starts = round_up(l.counters + plan.counter_bytes, kAlign);
+  l.plan = round_up(l.starts + plan.start_bytes, kAlign);
   l.bytes = l.plan + plan.plan_bytes;
   return l;
 }
@@ -50,9 +51,11 @@ void CudaPlan::pack(int64_t& begin, int64_t& end) {
   copied_[next].wait();
   char* const host = host_[next].data();
   end = layout_.plan + plan::write_packed(plan_, host + layout_.plan);
+  auto* const starts = reinterpret_cast<CtaStart*>(host + layout_.starts);
+  for (int32_t c = 0; c < num_ctas_; ++c) starts[c] = cta_start(plan_, c);
   if (!mask_columns_.empty()) std::memcpy(host, mask_columns_.data, size_t(mask_columns_.size) * sizeof(int32_t));
   now_ = next;
-  begin = !mask_columns_.empty() ? 0 : plan_.header->num_units > 0 ? layout_.counters : layout_.plan;
+  begin = !mask_columns_.empty() ? 0 : plan_.header->num_units > 0 ? layout_.counters : layout_.starts;
 }
 
 CudaRunner::CudaRunner(const Device& device, const AttentionSpec& spec, bool early_launch)
@@ -106,6 +109,7 @@ void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes
   }
   args.plan = plan.device_.data() + plan.layout_.plan;
   args.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
+  args.starts = reinterpret_cast<CtaStart*>(plan.device_.data() + plan.layout_.starts);
   args.verdict = reinterpret_cast<plan::PlanVerdict*>(plan.planner_.data());
   if (plan::plan_table_bytes(args) > plan::kPlanTableBytes) args.tables = plan.planner_.data() + kAlign;
   launch_plan(device_, args, stream);
@@ -172,6 +176,7 @@ void CudaRunner::run(CudaPlan& plan, BoxedAttendArgs& args, jit::CuStream stream
 void CudaRunner::launch(const CudaPlan& plan, BoxedAttendArgs& boxed, jit::CuStream stream) const {
   AttendArgs& args = boxed.attend;
   args.plan = plan.device_.data() + plan.layout_.plan;
+  args.starts = reinterpret_cast<const CtaStart*>(plan.device_.data() + plan.layout_.starts);
   args.scratch = scratch_;
   args.scratch.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.page_size = page_size_;

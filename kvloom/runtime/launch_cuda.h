@@ -12,9 +12,10 @@
 namespace kvloom::runtime {
 
 /// What one copy takes to the device, byte offsets: at 0 the columns of every request's custom mask, then counters (zeros: the copy repairs
-/// what an aborted launch left behind) and the plan, packed. What a step does not use stays at the ends and is not copied.
+/// what an aborted launch left behind), what each CTA begins with, and the plan, packed. What a step does not use stays at the ends and is not copied.
 struct UploadLayout {
   int64_t counters = 0;
+  int64_t starts = 0;
   int64_t plan = 0;
   int64_t bytes = 0;
 };

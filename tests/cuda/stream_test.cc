@@ -166,5 +166,26 @@ TEST_F(GpuStream, OddHeadsTwoTogether) {
   }
 }
 
+// Queries of bf16 meet fp8 keys as f16, which has neither 2^60 nor 2^-60: some rows are that large or small, and the scale makes up for it.
+TEST_F(GpuStream, QueriesThatF16HasNot) {
+  for (const int log2 : {60, 20, -20, -60}) {
+    for (const bool alibi : {false, true}) {
+      Step step;
+      step.spec = spec_of(Storage::paged, 16, 2, 8);
+      step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
+      step.spec.variant.alibi = alibi;
+      step.spec.sm_scale = float(std::ldexp(1.0 / std::sqrt(128.0), -log2));
+      step.requests = {{1, 200}, {3, 90}, {2, 33}, {4, 500}};
+      step.make();
+      const int64_t dim = step.spec.head_dim_qk, rows = step.q.count() / dim;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int by = r % 2 == 0 ? log2 : log2 > 0 ? 0 : log2 - 10;
+        for (int64_t d = 0; d < dim; ++d) step.q.set(r * dim + d, float(std::ldexp(step.q.get(r * dim + d), by)));
+      }
+      expect_right(step, options("sm90", 3), "2^" + std::to_string(log2) + (alibi ? ", ALiBi" : ""));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvloom::test

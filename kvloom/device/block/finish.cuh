@@ -65,10 +65,11 @@ struct RowPartials {
   int32_t head;
   int32_t row;
 
-  __device__ __forceinline__ int64_t at(int32_t e) const {
-    const MergeEntry entry = entries[e];
-    return int64_t(entry.partial_row) + int64_t(head) * entry.head_stride + row;
+  __device__ __forceinline__ MergeEntry entry(int32_t e) const {
+    const uint2 words = reinterpret_cast<const uint2*>(entries)[e];  // sections begin at multiples of 64
+    return {int32_t(words.x), int32_t(words.y)};
   }
+  __device__ __forceinline__ int32_t at(const MergeEntry& e) const { return e.partial_row + head * e.head_stride + row; }
 };
 
 /// Dims d0 .. d0 + 3 of a row on their way through a merge. All lanes of a warp know all weights: they read the same few words, and need no
@@ -129,14 +130,17 @@ __device__ __forceinline__ MergedDims merge_dims(const Scratch& scratch, const R
   for (int32_t e0 = 0; e0 < row.count; e0 += kInFlight) {
     float4 part[kInFlight];
     float part_lse[kInFlight];
+    MergeEntry entry[kInFlight];  // all of them before one is used, and no branch among them: waited for once
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) entry[i] = row.entry(min_of(e0 + i, row.count - 1));
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
+      const int64_t at = row.at(entry[i]);
+      const bool there = e0 + i < row.count;
       part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
       part_lse[i] = neg_inf();
-      if (e0 + i >= row.count) continue;
-      const int64_t at = row.at(e0 + i);
-      if (!kSum) part_lse[i] = scratch.partial_lse[at];
-      if (d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
+      if (!kSum && there) part_lse[i] = scratch.partial_lse[at];
+      if (there && d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
     }
     if constexpr (kSum) {
 #pragma unroll
@@ -199,11 +203,12 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
                                             const UnitAhead* first = nullptr, Marks marks = {}) {
   const int lane = int(threadIdx.x) & 31;
   for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
-    Team::sync();  // partials of all threads before the arrival; `complete` free again
+    // Partials of all threads before the arrival; `complete` free again. What barriers put in order around the one atomic operation, which releases and
+    // acquires for the device, is in order for the device: nobody needs a fence besides.
+    Team::sync();
     if (Team::warp() == 0) {
       bool last = false;
       if (t0 + lane < item.touch_count) {
-        ptx::fence_acq_rel_gpu();
         const bool known = first != nullptr && t0 + lane == 0;
         const int32_t u = known ? first->index : plan.touches[item.touch_begin + t0 + lane];
         const int32_t arrivals = known ? first->unit.arrivals : plan.units[u].arrivals;
@@ -216,7 +221,6 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
     }
     Team::sync();
     for (uint32_t left = *complete; left != 0; left &= left - 1) {
-      ptx::fence_acq_rel_gpu();
       const int t = t0 + __ffs(int(left)) - 1;
       const MergeUnit unit = first != nullptr && t == 0 ? first->unit : plan.units[plan.touches[item.touch_begin + t]];
       for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {

@@ -63,10 +63,17 @@ KVLOOM_HD void put_counts(Block& block, Step& s, const Totals& totals, const Cou
   });
 }
 
+/// Kernels find the plan where the planner left it, in the L2 cache.
+template <class Block>
+KVLOOM_HD void put_starts(Block& block, Step& s) {
+  if (s.args.starts != nullptr) block.each(s.num_ctas(), [&](int32_t c) { s.args.starts[c].items = -1; });
+}
+
 /// `tables`: of plan::plan_table_bytes(args).
 template <class Block>
 KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
   Step s(args, memory, tables);
+  put_starts(block, s);
   Totals totals;
   block.once([&] { *s.header() = args.header; });
   plan::PlanVerdict verdict = make_groups(block, s, totals);

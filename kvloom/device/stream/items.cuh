@@ -7,11 +7,23 @@
 
 namespace kvloom::stream {
 
-/// Fills `pass` for KV heads of item `i` from its head `first` on; ends with __syncwarp.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int32_t i, int first, Pass<C>& pass) {
+/// What this CTA begins with, to `item` and `group`. Returns how many items there are, or -1: this is not known, and neither are those. By a whole
+/// warp; ends with __syncwarp.
+__device__ __forceinline__ int32_t warp_fetch_start(const AttendArgs& args, WorkItem& item, RowGroup& group) {
+  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
   const int lane = int(threadIdx.x) & 31;
-  block::warp_fetch_item(plan, i, pass.item, pass.group);
+  const uint32_t word = reinterpret_cast<const uint32_t*>(args.starts + blockIdx.x)[lane];
+  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&item)[lane] = word;
+  else if (lane < kItemWords + kGroupWords) reinterpret_cast<uint32_t*>(&group)[lane - kItemWords] = word;
+  const int32_t items = int32_t(__shfl_sync(0xffffffffu, word, kItemWords + kGroupWords));
+  __syncwarp();
+  return items;
+}
+
+/// Fills `pass`, whose item and group are there, for the item's KV heads from `first` on; ends with __syncwarp.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int first, Pass<C>& pass) {
+  const int lane = int(threadIdx.x) & 31;
   const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
   const int kv_head = pass.item.kv_head + first, heads = min_of(C.heads, int(pass.item.kv_head_count) - first), count = pass.item.row_count;
   block::KeptHull hull = block::empty_hull(keys);
@@ -38,7 +50,7 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
     pass.heads = heads;
     pass.masked = block::needs_masks<V>(pass.group, args.params.variant.range);
     pass.last = first + heads == pass.item.kv_head_count;
-    pass.end = false;
+    pass.end = pass.knows_entries = false;
   }
   if (lane < heads) {
     constexpr float kScoreFactor = C.fp8() ? sm80::power_of_two(sm80::score_log2<C.step()>()) : 1.0f;
@@ -52,7 +64,8 @@ template <AttendConfig C, class V>
 struct PassMaker {
   const AttendArgs& args;
   SharedMemory<C, V>& m;
-  int32_t item = 0;  // of the CTA's list
+  int32_t item = 0;    // of the CTA's list
+  int32_t items = -1;  // that there are; -1: not known
   int head = 0;
   bool done = false;
   RingPlace<kPasses> to;
@@ -62,21 +75,35 @@ struct PassMaker {
   __device__ __forceinline__ void warp_make_next() {
     if (done) return;
     m.passes.wait_left(to);
-    const PlanView plan = view_plan(args.plan);
-    const int32_t i = plan.cta_indptr[blockIdx.x] + item;
-    done = i >= plan.cta_indptr[blockIdx.x + 1];
+    Pass<C>& pass = m.pass[to.at];
+    PlanView plan;
+    find_item(pass, plan);
     if (done && item == 0) block::warp_refuse_rows<C.o_dtype>(args, C.head_dim_vo, 0, 1);
     if (!done) {
-      warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
+      warp_make_pass<C, V>(args, plan, head, pass);
       head += C.heads;
-      if (head >= m.pass[to.at].item.kv_head_count) head = 0, ++item;
+      if (head >= pass.item.kv_head_count) head = 0, ++item;
     }
     if ((int(threadIdx.x) & 31) == 0) {
-      if (done) m.pass[to.at].end = true;
+      if (done) pass.end = true;
       ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
     }
-    if (!done) warp_look_ahead(m.pass[to.at]);
+    if (!done) warp_look_ahead(pass);
     to.next();
+  }
+
+ private:
+  /// The item of the next pass and its group, or that there are no more. `plan`: where its rows may be looked up. Every look at the plan is a wait
+  /// for memory, one behind the other: with nothing to hide them, before the CTA's first item, one look is all there is.
+  __device__ __forceinline__ void find_item(Pass<C>& pass, PlanView& plan) {
+    if (item == 0) items = warp_fetch_start(args, pass.item, pass.group);
+    done = items >= 0 && item >= items;
+    if (done || (item == 0 && items > 0 && pass.group.row_list < 0)) return;
+    plan = view_plan(args.plan);
+    if (item == 0 && items > 0) return;
+    const int32_t i = plan.cta_indptr[blockIdx.x] + item;
+    done = i >= plan.cta_indptr[blockIdx.x + 1];
+    if (!done) block::warp_fetch_item(plan, i, pass.item, pass.group);
   }
   /// What the end of the pass will want to know: it does not hold up the beginning.
   __device__ __forceinline__ void warp_look_ahead(Pass<C>& pass) {
@@ -87,6 +114,16 @@ struct PassMaker {
       const int32_t index = plan.touches[pass.item.touch_begin];
       if (lane == kUnitWords) pass.unit.index = index;
       if (lane < kUnitWords) reinterpret_cast<uint32_t*>(&pass.unit.unit)[lane] = reinterpret_cast<const uint32_t*>(&plan.units[index])[lane];
+      __syncwarp();
+      MergeUnit& unit = pass.unit.unit;
+      const int32_t begin = unit.entry_begin, count = unit.entry_count;
+      const bool known = pass.item.touch_count == 1 && count <= kEntriesAhead;
+      if (known && lane < count) pass.entry[lane] = plan.entries[begin + lane];
+      __syncwarp();
+      if (lane == 0) {
+        pass.knows_entries = known;
+        if (known) unit.entry_begin = 0;
+      }
     }
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.units.full[to.at]));

@@ -119,7 +119,6 @@ struct BoxLoader {
     RingPlace<kPasses> at;
     RingPlace<C.pieces> to;
     const bool plain = C.paged && boxes == 1 && args.boxes.heads == C.heads;
-    if (lane == 0) ptx::prefetch_map(&of.map);
 #pragma unroll 1
     for (;; at.next()) {
       m.passes.wait_full(at);

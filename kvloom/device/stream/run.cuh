@@ -22,7 +22,10 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
     marks.stored();
     m.units.wait_full(at);
     if (pass.last && pass.item.partial_row >= 0) {
-      block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, view_plan(args.plan), pass.item, C.head_dim_vo, 1, &m.complete,
+      PlanView plan;
+      if (pass.knows_entries) plan.entries.data = pass.entry;  // all that is asked for
+      else plan = view_plan(args.plan);
+      block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, plan, pass.item, C.head_dim_vo, 1, &m.complete,
                                                                                           &pass.unit, marks);
     }
     if (pass.last) marks.done();
@@ -51,6 +54,7 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
     while (!passes.done) passes.warp_make_next();
     return;
   }
+  if ((int(threadIdx.x) & 31) == 0 && warp >= kKeyWarp) ptx::prefetch_map(warp == kKeyWarp ? &args.boxes.k.map : &args.boxes.v.map);
   ptx::grid_dependency_wait();
   if (warp == kKeyWarp) return BoxLoader<C, V, KRows<C>>{args, args.boxes.k, m, ptx::shared_address(m.k)}.run();
   if (warp == kKeyWarp + 1) return BoxLoader<C, V, VRows<C>>{args, args.boxes.v, m, ptx::shared_address(m.v)}.run();

@@ -17,6 +17,7 @@ using block::RingPlace;
 inline constexpr int kComputeBarrier = 1;  // of all warps that compute
 // Warps that load: one goes through the items, one fetches Q, two fetch K and V by boxes; where keys come one by one, all do.
 inline constexpr int kPassWarp = 0, kQueryWarp = 1, kKeyWarp = 2;
+inline constexpr int kEntriesAhead = 32;  // partials of a merge unit that are known before the item's end
 inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
 
 /// A pass over keys of an item, for some neighbouring KV heads, as all warps of the CTA know it: made by the warp that goes through the
@@ -36,6 +37,8 @@ struct Pass {
   block::KeptTokens kept[C.kRows];
   block::PackedRow row[C.heads * C.kRows];  // of the first head, of the next, ...
   block::UnitAhead unit;  // the first that the item touches, if any; there a little later (SharedMemory::units)
+  alignas(8) MergeEntry entry[kEntriesAhead];  // its partials, if the item touches no other and they are not more: its entries then begin at 0
+  bool knows_entries;
 
   __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
 };
