@@ -14,19 +14,23 @@ struct Both {
   PlanBuffer want;
   std::vector<char> got;
   std::vector<uint32_t> counters;
+  std::vector<CtaStart> starts;
   plan::PlanVerdict verdict{};
 
   explicit Both(const DeviceStep& s)
       : planner(s.spec, s.capacity, s.config),
         want(planner.layout().plan_bytes),
         got(size_t(want.bytes), char(kUntouched)),
-        counters(size_t(planner.layout().max_units), 0xa5a5a5a5u) {}
+        counters(size_t(planner.layout().max_units), 0xa5a5a5a5u),
+        starts(size_t(s.config.num_ctas)) {}
   void on_device(const DeviceStep& s) {
     plan::DeviceArgs a = device_args_of(s, planner.layout(), s.b.batch);
     a.plan = got.data();
     a.counters = counters.data();
+    a.starts = starts.data();
     a.verdict = &verdict;
     plan_serially(a);
+    for (const CtaStart& start : starts) EXPECT_EQ(start.items, -1);  // of the step before, whatever became of this one
   }
   const PlanHeader& header() const { return *reinterpret_cast<const PlanHeader*>(got.data()); }
 };

@@ -44,5 +44,24 @@ TEST(Packed, SaysTheSame) {
   EXPECT_LT(packed * 2, all);
 }
 
+TEST(Packed, WhatCtasBeginWith) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    test::RandomCase c;
+    test::make_random(seed, c);
+    const test::Planned planned(c.spec, c.capacity, c.config, c.b.batch);
+    const PlanView& v = planned.view;
+    int32_t items = 0;
+    for (int32_t cta = 0; cta < v.header->num_ctas; ++cta) {
+      const CtaStart s = cta_start(v, cta);
+      if (s.items > 0) {
+        EXPECT_EQ(std::memcmp(&s.item, &v.items[items], sizeof s.item), 0) << "seed " << seed << ", CTA " << cta;
+        EXPECT_EQ(std::memcmp(&s.group, &v.groups[v.items[items].group], sizeof s.group), 0) << "seed " << seed << ", CTA " << cta;
+      }
+      items += s.items;
+    }
+    EXPECT_EQ(items, v.header->num_items) << "seed " << seed;
+  }
+}
+
 }  // namespace
 }  // namespace kvloom
