@@ -128,8 +128,8 @@ class Plans:
         )
 
     def size(self, spec: Spec, step: Step, schedule: Schedule) -> int:
-        """Bytes of the caller's buffer that an engine for this step takes."""
-        return workspace_size(spec, self.capacity(step, schedule), self.options(schedule))
+        """Bytes of the caller's buffer that suffice for an engine for this step, if it begins at a multiple of 16, as it must."""
+        return workspace_size(spec, self.capacity(step, schedule), self.options(schedule)) + self._align() - 16
 
     def set(self, step: Step, schedule: Schedule, spec: Spec) -> Planned:
         """A new step, planned for `spec`, or for what runs have asked for instead after such plans."""
@@ -203,13 +203,15 @@ class Plans:
         capacity, options = self.capacity(self.step, self.schedule, before), self.options(self.schedule)
         return Engine(spec, capacity, options, workspace=self._memory(workspace_size(spec, capacity, options)))
 
+    def _align(self) -> int:
+        return 64 if self.device is None else 256
+
     def _memory(self, need: int):
         """`need` aligned bytes of the caller's buffer, or None."""
         if self.workspace is None or need == 0:
             return None
         buffer = as_bytes(self.workspace, "float_workspace_buffer")
-        align = 64 if self.device is None else 256
-        begin = -address(buffer) % align
+        begin = -address(buffer) % self._align()
         return buffer[begin : begin + need] if buffer.shape[0] >= begin + need else None
 
 
