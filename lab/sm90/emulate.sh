@@ -2,7 +2,7 @@
 # emulate.sh [KEY ...]: builds lab/sm90/out/libemulated.so, the tests' fake CUDA driver with these units of family sm90 (default: those below)
 # on an emulated GPU, one CTA at a time: attend_compute has the rows of its cluster in one CTA. Then
 #   KVLOOM_TEST_DRIVER=lab/sm90/out/libemulated.so build/release/bin/test_cuda --gtest_filter=...
-# runs tests on it. Needs build/release with kvloom and test_cuda. KVLOOM_TIMELINE=1: units with marks of time, which GpuTimeline.* wants.
+# runs tests on it. Needs build/release with kvloom and test_cuda. KVLOOM_TIMELINE=1: units with marks of time, which GpuTimeline.* wants. KVLOOM_RACECHECK=1: every lane arrives (block/arriving.cuh).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=lab/sm90/out
@@ -10,7 +10,7 @@ mkdir -p $out
 keys=("$@")
 [ $# -gt 0 ] || keys=(attend.sm90.bf16.d128.paged attend.sm90.bf16.d128.ragged attend.sm90.f16.d64.paged attend.sm90.bf16.d64.paged attend.sm90.bf16.d256.paged
   attend.sm90.bf16.d128.paged.mask attend.sm90.bf16.d128.paged.alibi attend.sm90.f16.o-f32.d64.ragged.mask attend.sm90.bf16.d192-128.paged attend.sm90.bf16.o-f16.d96.paged)
-flags="-std=c++20 -O2 -g -w -fPIC -I$out -Ilab/sm90/emulator -Ilab/sm80/emulator -I."
+flags="${KVLOOM_RACECHECK:+-DKVLOOM_RACECHECK} -std=c++20 -O2 -g -w -fPIC -I$out -Ilab/sm90/emulator -Ilab/sm80/emulator -I."
 : > $out/emulated.inc
 : > $out/jobs
 objects=""

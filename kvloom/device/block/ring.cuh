@@ -2,7 +2,7 @@
 // done with it".
 #pragma once
 
-#include "kvloom/device/ptx/barrier.cuh"
+#include "kvloom/device/block/arriving.cuh"
 #include "kvloom/device/ptx/cp_async.cuh"
 
 namespace kvloom::block {
@@ -22,10 +22,11 @@ template <int kPlaces>
 struct Ring {
   uint64_t full[kPlaces], left[kPlaces];
 
+  /// `users`: warps, of any CTA. `fillers`: arrivals.
   __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) {
     for (int i = 0; i < kPlaces; ++i) {
       ptx::barrier_init(ptx::shared_address(&full[i]), fillers);
-      ptx::barrier_init(ptx::shared_address(&left[i]), users);
+      ptx::barrier_init(ptx::shared_address(&left[i]), users * kArrivingLanes);
     }
   }
   __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }
@@ -33,7 +34,7 @@ struct Ring {
   /// This warp is done with a place.
   __device__ __forceinline__ void warp_leave(const RingPlace<kPlaces>& p) {
     __syncwarp();
-    if ((int(threadIdx.x) & 31) == 0) ptx::barrier_arrive(ptx::shared_address(&left[p.at]));
+    if (lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&left[p.at]));
   }
   __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
 };

@@ -6,19 +6,14 @@
 //   the stages that `ahead` leaves free, and exponentials of one warp meet products of another.
 #pragma once
 
+#include "kvloom/device/block/arriving.cuh"
 #include "kvloom/device/ptx/barrier.cuh"
 #include "kvloom/device/ptx/cp_async.cuh"
 #include "kvloom/device/sm80/shared.cuh"
 
 namespace kvloom::sm80 {
 
-/// Who arrives for a warp that has gone through __syncwarp. Where a warp is converged that becomes a branch around nothing, so
-/// compute-sanitizer's racecheck does not know of it and takes other lanes' accesses for unordered: under KVLOOM_RACECHECK every lane arrives.
-#if defined(KVLOOM_RACECHECK)
-inline constexpr int kArrivingLanes = 32;
-#else
-inline constexpr int kArrivingLanes = 1;
-#endif
+using block::kArrivingLanes;
 
 /// By all threads, before the barrier that makes shared memory known to all.
 template <AttendConfig C, class V>

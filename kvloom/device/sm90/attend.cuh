@@ -40,9 +40,11 @@ struct Team : TeamRows<C, V> {
   /// This warp is done with a tile, here and where else the same boxes landed.
   __device__ __forceinline__ void warp_leave(uint64_t& left) const {
     if constexpr (C.ctas == 1) {
-      if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&left));
-    } else {
+      if (block::lane_arrives(lane)) ptx::barrier_arrive(ptx::shared_address(&left));
+    } else if constexpr (block::kArrivingLanes == 1) {
       if (lane < C.ctas) ptx::barrier_arrive_at(ptx::shared_address(&left), uint32_t(lane));
+    } else {
+      for (int cta = 0; cta < C.ctas; ++cta) ptx::barrier_arrive_at(ptx::shared_address(&left), uint32_t(cta));
     }
   }
   __device__ __forceinline__ void leave_keys() { warp_leave(m.keys.left[key_at.at]), key_at.next(), keys_there = false; }

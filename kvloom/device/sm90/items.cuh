@@ -138,7 +138,7 @@ struct PassMaker {
       warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
       if (++head >= plan.items[i].kv_head_count) head = 0, ++item;
     }
-    if ((int(threadIdx.x) & 31) == 0) {
+    if (block::lane_arrives(int(threadIdx.x) & 31)) {
       if (done) m.pass[to.at].end = true;
       ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
     }

@@ -41,7 +41,7 @@ __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered)
   const uint32_t fillers = gathered ? kRowWarps * 32 : kLoaderWarps;
   if (threadIdx.x == 0) {
     m.query.init(32, kComputeWarps);
-    m.passes.init(1, kComputeWarps + (gathered ? kRowWarps : kLoaderWarps + 1));  // ... and the warp that fetches Q
+    m.passes.init(block::kArrivingLanes, kComputeWarps + (gathered ? kRowWarps : kLoaderWarps + 1));  // ... and the warp that fetches Q
     m.keys.init(fillers, kComputeWarps * C.ctas);
     m.values.init(fillers, kComputeWarps * C.ctas);
     ptx::barrier_init_fence();

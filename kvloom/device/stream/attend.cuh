@@ -47,7 +47,11 @@ struct Warp {
   }
   __device__ __forceinline__ void leave_pieces() {
     __syncwarp();
-    if (lane < kStepPieces) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + lane]));
+    if constexpr (block::kArrivingLanes == 1) {
+      if (lane < kStepPieces) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + lane]));
+    } else {
+      for (int i = 0; i < kStepPieces; ++i) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + i]));
+    }
     at.at += C.turn_pieces(), next += C.head_warps();
     if (at.at >= C.pieces) at.at -= C.pieces, at.parity ^= 1;
   }

@@ -84,7 +84,7 @@ struct PassMaker {
       head += C.heads;
       if (head >= pass.item.kv_head_count) head = 0, ++item;
     }
-    if ((int(threadIdx.x) & 31) == 0) {
+    if (block::lane_arrives(int(threadIdx.x) & 31)) {
       if (done) pass.end = true;
       ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
     }
@@ -126,7 +126,7 @@ struct PassMaker {
       }
     }
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(ptx::shared_address(&m.units.full[to.at]));
+    if (block::lane_arrives(lane)) ptx::barrier_arrive(ptx::shared_address(&m.units.full[to.at]));
   }
 };
 

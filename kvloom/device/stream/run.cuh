@@ -37,8 +37,8 @@ template <AttendConfig C, class V>
 __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered) {
   if (threadIdx.x == 0) {
     m.query.init(32, C.kWarps);
-    m.passes.init(1, C.kWarps + (gathered ? C.kLoaderWarps : C.kLoaderWarps - 1));  // who makes passes leaves those that it works on, too
-    m.units.init(1, 1);
+    m.passes.init(block::kArrivingLanes, C.kWarps + (gathered ? C.kLoaderWarps : C.kLoaderWarps - 1));  // who makes passes leaves those that it works on, too
+    m.units.init(block::kArrivingLanes, 1);
     m.piece.init(gathered ? 32 : 2, C.heads);
     ptx::barrier_init_fence();
   }
