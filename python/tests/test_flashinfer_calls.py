@@ -4,22 +4,12 @@ import kvloom
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
+from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, rows
 from reference import close
 from test_flashinfer_mixed import VARIANT
 from test_flashinfer_mla import Latent
 
 KV_LEN = [9, 4, 33]
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 def table_of(pages):

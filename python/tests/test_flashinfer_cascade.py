@@ -3,18 +3,8 @@
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, attention, framework_of, frameworks, rows
+from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, attention, rows
 from reference import close
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 class Cascade:

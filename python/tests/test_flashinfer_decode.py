@@ -3,20 +3,10 @@
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
+from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, rows
 from reference import close
 
 KV_LEN = [9, 0, 4, 33]
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 def wanted(q, pages, **features):

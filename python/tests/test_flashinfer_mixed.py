@@ -3,21 +3,11 @@
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, framework_of, frameworks, rows
+from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, attention, rows
 from reference import close
 
 Q_LEN, KV_LEN = [1, 7, 0, 1, 3], [9, 7, 6, 33, 0]
 QO = np.cumsum([0, *Q_LEN])
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 def wanted(fw, q, pages, q_len=Q_LEN, **features):

@@ -4,23 +4,13 @@ import kvloom
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import LN2, PAGE, attention, framework_of, frameworks
+from flashinfer_support import LN2, PAGE, attention
 from reference import close
 
 CKV, KPE, HEADS = 64, 16, 6
 Q_LEN, KV_LEN = [1, 3, 0, 2], [9, 7, 6, 0]
 QO = np.cumsum([0, *Q_LEN])
 SCALE = 0.2
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 class Latent:

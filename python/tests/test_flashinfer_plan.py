@@ -5,22 +5,12 @@ import functools
 import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
-from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, framework_of, frameworks, rows
+from flashinfer_support import DIM, HEADS, KV_HEADS, PAGE, Pages, rows
 from kvloom.flashinfer import _step_arrays
 from reference import close
 from test_flashinfer_decode import wanted
 
 KV_LEN = [9, 0, 4, 33]
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
-
-
-@pytest.fixture
-def workspace(fw):
-    return fw.empty((1 << 20,), "uint8")
 
 
 def test_what_engines_read_is_of_the_step(rng, fw, workspace, monkeypatch):

@@ -4,15 +4,10 @@ import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 import reference
-from flashinfer_support import framework_of, frameworks, rows
+from flashinfer_support import rows
 from reference import close
 
 DIM = 32
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
 
 
 def frequencies(rotary, theta, scale, llama=None):

@@ -4,13 +4,8 @@ import kvloom.flashinfer as flashinfer
 import numpy as np
 import pytest
 import reference
-from flashinfer_support import LN2, PAGE, framework_of, frameworks
+from flashinfer_support import LN2, PAGE
 from reference import close
-
-
-@pytest.fixture(params=frameworks)
-def fw(request):
-    return framework_of(request.param)
 
 
 def states(rng, fw, *dims, heads=3, dim=16, dtype="float32"):

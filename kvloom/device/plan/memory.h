@@ -125,10 +125,6 @@ struct Step {
   KVLOOM_HD plan::RunCost run_cost(const plan::PlannedTile& t, int32_t run) const {
     return plan::run_cost_of(kernel_class(t.kernel_class), t.row_count, t.kv_end - t.kv_begin, heads_of(t, run));
   }
-  KVLOOM_HD int64_t tile_cost(const plan::PlannedTile& t) const {
-    const int32_t last = runs(t.kernel_class).runs - 1;
-    return last * run_cost(t, 0).unit + run_cost(t, last).unit;
-  }
 
   /// First KV head of a run.
   KVLOOM_HD int32_t kv_head_of(const plan::PlannedTile& t, int32_t run) const {

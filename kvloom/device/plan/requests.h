@@ -14,13 +14,16 @@ struct Request {
   int64_t got, wanted;
 };
 
+/// Whether list_indptr says where the last list ends, too.
+KVLOOM_HD bool is_closed(const plan::DeviceArgs& a) { return a.table_stride == 0 && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists; }
+
 KVLOOM_HD bool refuse(Request& r, bool broken, plan::PlanFault fault, int64_t got, int64_t wanted) {
   if (!broken || r.fault != plan::PlanFault::none) return false;
   r.fault = fault, r.got = got, r.wanted = wanted;
   return true;
 }
 
-KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, bool closed, Request& r) {
+KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, Request& r) {
   const int64_t need = r.fault == plan::PlanFault::none ? plan::list_entries(a.page_size, r.kv_len) : 0;
   if (a.table_stride > 0) {
     refuse(r, need > a.table_stride, plan::PlanFault::list_length, need, a.table_stride);
@@ -28,7 +31,7 @@ KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, bool closed, 
     return;
   }
   refuse(r, r.list_begin < 0, plan::PlanFault::list_begin, r.list_begin, 0);
-  if (closed) {
+  if (is_closed(a)) {
     refuse(r, next < r.list_begin, plan::PlanFault::list_order, next, r.list_begin);
     refuse(r, next - r.list_begin < need, plan::PlanFault::list_length, need, next - r.list_begin);
   }
@@ -39,7 +42,7 @@ KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, bool closed, 
 KVLOOM_HD Request load_request(const plan::DeviceArgs& a, int32_t l, int64_t& next) {
   const int32_t i = a.per_head ? l / a.request_lists : l;
   // All loads first: none waits for another.
-  const bool table = a.table_stride > 0, closed = !table && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists;
+  const bool table = a.table_stride > 0, closed = is_closed(a);
   const int64_t begin = a.qo_indptr[i], end = a.qo_indptr[i + 1], kv_len = a.kv_len[l];
   const int64_t list = table ? l * a.table_stride : a.list_indptr[l];
   next = closed ? a.list_indptr[l + 1] : list;
@@ -49,7 +52,7 @@ KVLOOM_HD Request load_request(const plan::DeviceArgs& a, int32_t l, int64_t& ne
 
 /// Whether judge() finds nothing: all of it at once, since most requests are sound.
 KVLOOM_HD bool is_sound(const plan::DeviceArgs& a, const Request& r, int64_t next) {
-  const bool table = a.table_stride > 0, closed = !table && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists;
+  const bool table = a.table_stride > 0, closed = is_closed(a);
   bool sound = (r.q_len >= 0) & (r.begin + r.q_len <= a.num_tokens) & (r.q_len <= a.max_q_len) & (r.request > 0 || r.begin == 0);
   sound &= uint64_t(r.kv_len) <= uint64_t(plan::kMaxListTokens) && r.prefix >= 0 && r.q_pos0 <= plan::kMaxListTokens && r.q_pos0 >= -plan::kMaxListTokens;
   if (!sound) return false;
@@ -63,13 +66,12 @@ KVLOOM_HD Request judge(const plan::DeviceArgs& a, int32_t l) {
   Request r = load_request(a, l, next);
   const int64_t begin = r.begin, end = r.begin + r.q_len, kv_len = r.kv_len;
   const int32_t i = r.request, given_pos = r.q_pos0, prefix = r.prefix;
-  const bool closed = a.table_stride == 0 && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists;
   refuse(r, i == 0 && begin != 0, plan::PlanFault::first_token, begin, 0);
   refuse(r, end < begin, plan::PlanFault::token_order, end, begin);
   refuse(r, end > a.num_tokens, plan::PlanFault::query_tokens, end, a.num_tokens);
   refuse(r, r.q_len > a.max_q_len, plan::PlanFault::query_length, r.q_len, a.max_q_len);
   refuse(r, kv_len < 0 || kv_len > plan::kMaxListTokens, plan::PlanFault::kv_length, kv_len, plan::kMaxListTokens);
-  judge_list(a, next, closed, r);
+  judge_list(a, next, r);
   refuse(r, given_pos > plan::kMaxListTokens || given_pos < -plan::kMaxListTokens, plan::PlanFault::position, given_pos, plan::kMaxListTokens);
   refuse(r, prefix < 0, plan::PlanFault::prefix, prefix, 0);
   return r;
