@@ -23,7 +23,10 @@
 //
 // Tensor cores take 16-bit operands, so the weights P are rounded before P V: to bf16 (2^-9 of each), or to f16 (2^-12) where Q is f16 or the
 // cache fp8; and where RoPE is fused, the rotated Q and K are rounded again, which moves a logit by 2^-9 of its terms. The bounds of GPU runs:
-//   whole tensor, 4096 elements and more: 2.6e-3 (P in bf16), 3.3e-4 + the output's own (P in f16); with fused RoPE in bf16 4e-3
+//   whole tensor, 4096 elements and more: 2.6e-3 (P in bf16), 3.3e-4 + the output's own (P in f16). With fused RoPE in bf16
+//   3.9e-3 (1 + 1 / sqrt(rows)): rounding to bf16 is off by 1.65e-3, root mean square, of outputs and weights once each, and of a logit's Q and
+//   K once each; logits of random cases are 1.33 large, so 1.65e-3 sqrt(2 + 2 * 1.33^2) = 3.9e-3 of a perfect kernel over many rows. A row's share
+//   varies by 0.17 (simulated), and the bound leaves six times that.
 //   a row: (4e-3 ||ref|| + 6e-4 sqrt(dim) max|v scale|) growth, an eighth of it for f16: rounding errors are of the weights, not of the row, so
 //   a row whose values cancel keeps the error of what it cancelled
 //   LSE: 4e-6 (1 + |ref|), for the approximate exp2 and log2 of the hardware; with fused RoPE 2e-2 (bf16), 2.5e-3 (f16)

@@ -18,14 +18,14 @@ bool rounds_to_f16(const AttentionSpec& s) { return s.q_dtype == DType::f16 || i
 /// Relative rounding of the output type, root mean square: what a perfect answer is off by.
 double output_rounding(DType t) { return t == DType::bf16 ? 1.7e-3 : t == DType::f16 ? 2.1e-4 : 0.0; }
 
-Bounds bounds_of(const Case& c) {
+Bounds bounds_of(const Case& c, int64_t rows) {
   const AttentionSpec& s = c.spec;
   const bool rope = s.variant.rope.mode != RopeMode::none, f16 = rounds_to_f16(s), rope_bf16 = rope && s.q_dtype == DType::bf16;
   const double v_scale = std::fabs(double(c.v_scale)) * (c.scale_per_head ? 2.0 : 1.0);
   const double eps = (f16 && s.o_dtype != DType::bf16 && !rope_bf16) ? 0.125 : 1.0;
   Bounds b;
   b.whole = f16 ? 3.3e-4 + output_rounding(s.o_dtype) : 2.6e-3;
-  if (rope) b.whole = std::max(b.whole, rope_bf16 ? 4e-3 : 8e-4);
+  if (rope) b.whole = std::max(b.whole, rope_bf16 ? 3.9e-3 * (1.0 + 1.0 / std::sqrt(double(rows))) : 8e-4);
   b.row = 4e-3 * eps;
   b.floor = 6e-4 * eps * std::sqrt(double(s.head_dim_vo)) * v_scale;
   b.lse = rope ? (rope_bf16 ? 2e-2 : 2.5e-3) : 4e-6;
@@ -37,8 +37,8 @@ Bounds bounds_of(const Case& c) {
 Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector<float>& lse, const std::vector<double>& ref_o,
                    const std::vector<double>& ref_lse, const std::vector<double>& growth) {
   Errors errors;
-  const Bounds b = bounds_of(c);
   const int64_t dim = c.spec.head_dim_vo, rows = c.total_tokens() * c.spec.num_qo_heads;
+  const Bounds b = bounds_of(c, rows);
   const double turned = c.spec.variant.rope.mode != RopeMode::none ? 3.0 : 1.0;
   double square = 0.0, norm = 0.0, worst_growth = 1.0;
   RowFaults faults(c, errors);

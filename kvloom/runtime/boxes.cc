@@ -30,8 +30,8 @@ struct Side {
   }
 };
 
-/// A stride that a map may have: of what there is but one, any does, and frameworks say 0.
-int64_t stride_of(int64_t stride, int64_t count) { return stride == 0 && count <= 1 ? 8 : stride; }
+/// A stride that a map may have, 16 bytes of any dtype: of what there is but one, any does, and frameworks say 0.
+int64_t stride_of(int64_t stride, int64_t count) { return stride == 0 && count <= 1 ? 16 : stride; }
 
 /// `strides`: of dimensions 1 to 4, elements.
 TensorMap encode(const Side& side, const int64_t (&dims)[kRank], const int64_t (&strides)[kRank - 1], const int64_t (&box)[kRank]) {

@@ -15,6 +15,7 @@ namespace {
 void use_spec(FakeGpu& gpu, const AttentionSpec& spec) {
   AttentionSpec kernel = gpu_spec();
   kernel.storage = spec.storage, kernel.page_size = spec.page_size;
+  kernel.kv_dtype = spec.kv_dtype, kernel.head_dim_qk = spec.head_dim_qk, kernel.head_dim_vo = spec.head_dim_vo;
   gpu.add_kernel(kernel);
   gpu.set_spec(&spec);
 }
@@ -295,28 +296,36 @@ TEST_F(GpuBoxes, KeysThatNobodyKeepsAreNeverStreamed) {
 }
 
 // One page, one token, one head, no keys at all: dimensions of one have no stride, whatever the tensor says.
+/// A stride that nothing is reached by may be 0, of keys of one byte, too.
 TEST_F(GpuBoxes, DimensionsOfOne) {
+  using Shape = std::tuple<Storage, DType, int32_t>;
+  const auto with = [&](const Shape& shape, const std::vector<Request>& requests) {
+    const auto [storage, kv_dtype, kv_heads] = shape;
+    AttentionSpec spec = spec_of(storage, kv_heads, (is_fp8(kv_dtype) ? 4 : 32) * kv_heads);  // fp8 keys meet few rows alone by boxes
+    spec.kv_dtype = kv_dtype;
+    if (is_fp8(kv_dtype)) spec.head_dim_qk = spec.head_dim_vo = 128;
+    Step step;
+    step.spec = spec, step.requests = requests, step.spare_pages = 0;
+    step.make();
+    use_spec(gpu, spec);
+    GpuStep g(step);
+    g.poison();
+    EngineOptions options = cuda_options();
+    options.kernel = "sm90";
+    Engine engine(spec, step.capacity(), options);
+    const Plan plan = engine.plan(step.batch);
+    for (Tensor* t : {&g.tensors.q, &g.tensors.k, &g.tensors.v}) {
+      for (int32_t d = 0; d + 1 < t->ndim; ++d) {
+        if (t->shape[d] <= 1) t->stride[d] = 0;
+      }
+    }
+    engine.run(plan, g.tensors);
+    expect_device_right(g, step, engine.kernel_key() + " " + std::to_string(requests.back().q_len) + "/" + std::to_string(requests.back().kv_len));
+  };
   for (const Storage storage : {Storage::paged, Storage::ragged}) {
     for (const int32_t kv_heads : {1, 2}) {
-      const AttentionSpec spec = spec_of(storage, kv_heads, 32 * kv_heads);
       for (const std::vector<Request>& requests : {std::vector<Request>{{1, 1}}, {{3, 3}}, {{1, 60}}, {{2, 0}}, {{0, 0}, {5, 1}}}) {
-        Step step;
-        step.spec = spec, step.requests = requests, step.spare_pages = 0;
-        step.make();
-        use_spec(gpu, spec);
-        GpuStep g(step);
-        g.poison();
-        EngineOptions options = cuda_options();
-        options.kernel = "sm90";
-        Engine engine(spec, step.capacity(), options);
-        const Plan plan = engine.plan(step.batch);
-        for (Tensor* t : {&g.tensors.q, &g.tensors.k, &g.tensors.v}) {
-          for (int32_t d = 0; d + 1 < t->ndim; ++d) {
-            if (t->shape[d] <= 1) t->stride[d] = 0;
-          }
-        }
-        engine.run(plan, g.tensors);
-        expect_device_right(g, step, engine.kernel_key() + " " + std::to_string(requests.back().q_len) + "/" + std::to_string(requests.back().kv_len));
+        for (const DType kv_dtype : {DType::bf16, DType::e4m3}) with({storage, kv_dtype, kv_heads}, requests);
       }
     }
   }
