@@ -107,7 +107,8 @@ struct Team : TeamRows<C, V> {
   // that takes stands outside of the loop of plain tiles, whose code runs straight on.
   using Tops = typename block::OnlineSoftmax<1>::Tops;
 
-  /// As far as the logits of the tile at `token`; true if rows must be raised to their `tops`.
+  /// As far as the logits of the tile at `token`; true if rows must be raised to their `tops`: some of the warp's, or (plain tiles, where that has
+  /// code of its own) of the warpgroup's, which has to wait for products with one instruction (wgmma.wait_group is .aligned).
   template <bool kEdge>
   __device__ __forceinline__ bool begin_step(int32_t token, Tops& tops, bool above_zero) {
     start_scores_of<kEdge>(token);
@@ -119,7 +120,8 @@ struct Team : TeamRows<C, V> {
     if constexpr (block::has_weight<V>()) return false;
     if (above_zero) tops = lane_tops_above_zero(s[0]);
     else tops = lane_tops(s[0]);
-    return softmax.warp_must_raise(tops, scaling.slack);
+    const bool warp_must = softmax.warp_must_raise(tops, scaling.slack);
+    return kEdge ? warp_must : ptx::named_barrier_any(kTeamBarrier + team, 128, warp_must);
   }
   template <bool kEdge>
   __device__ __forceinline__ void end_step(int32_t token, const Tops& tops, bool raised) {
