@@ -4,6 +4,7 @@
 
 #include "kvloom/attn/state.h"
 #include "kvloom/contract/attend_args.h"
+#include "kvloom/device/block/arriving.cuh"
 #include "kvloom/device/block/timeline.cuh"
 #include "kvloom/device/block/variant.cuh"
 #include "kvloom/device/ptx/math.cuh"
@@ -220,6 +221,7 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
       marks.merged(__popc(all));
     }
     Team::sync();
+    if constexpr (kArrivingLanes == 32) Team::sync();  // racecheck takes `complete` for unordered behind one barrier of some of a CTA's warps
     for (uint32_t left = *complete; left != 0; left &= left - 1) {
       const int t = t0 + __ffs(int(left)) - 1;
       const MergeUnit unit = first != nullptr && t == 0 ? first->unit : plan.units[plan.touches[item.touch_begin + t]];
