@@ -22,22 +22,18 @@ TokenRange seen_by(const KeyRange& range, const PlanView& plan, const RowGroup& 
 }
 
 /// Entries [begin, end) of the page table.
-struct Entries {
-  int64_t begin = 0, end = 0;
-};
+using Entries = cpu::IndexRange;
 
-/// Looks for the largest id in the order in which groups name entries. What is consecutive (a plain page table is, as a whole) is scanned
-/// in one go: a scan's beginning and end cost as much as hundreds of ids.
+/// Looks for the largest id in the order in which groups name entries. Ranges are gathered first: a scan's end costs as much as a hundred ids.
 class PageScan {
  public:
   explicit PageScan(IndexView pages) : pages_(pages) {}
 
   void add(Entries e) {
-    if (e.begin != open_.end) {
-      scan();
-      open_.begin = e.begin;
+    for (; e.begin < e.end; e.begin = ranges_[count_++].end) {
+      if (count_ == kMost) scan();
+      ranges_[count_] = {e.begin, min_of(e.end, e.begin + cpu::kMaxScanRange)};
     }
-    open_.end = e.end;
   }
   /// The last call.
   cpu::IndexScan finish() {
@@ -46,24 +42,22 @@ class PageScan {
   }
 
  private:
+  static constexpr int kMost = 128;
+
   void scan() {
-    if (open_.begin < open_.end) {
-      const cpu::IndexScan now = cpu::scan_index(pages_, open_.begin, open_.end);
-      const bool negative = found_.negative | now.negative;
-      if (now.high > found_.high) found_ = now;
-      found_.negative = negative;
-    }
-    open_ = {};
+    cpu::scan_index(pages_, ranges_, count_, found_);
+    count_ = 0;
   }
 
   IndexView pages_;
-  Entries open_;
+  Entries ranges_[kMost];
+  int count_ = 0;
   cpu::IndexScan found_;
 };
 
 /// The entries of `pages` (ragged: the tokens) that these tokens of a group's list lie in; none: begin == end.
 Entries entries_of(const AttentionSpec& spec, const RowGroup& g, TokenRange seen) {
-  if (seen.end <= seen.begin) return {};
+  if (seen.end <= seen.begin) return {0, 0};
   if (spec.storage == Storage::ragged) return {g.list_begin + seen.begin, g.list_begin + seen.end};
   const uint32_t page = uint32_t(spec.page_size);
   return {g.list_begin + uint32_t(seen.begin) / page, g.list_begin + uint32_t(seen.end - 1) / page + 1};

@@ -14,12 +14,9 @@ IndexScanner index_scanner(Target target) {
   return portable::scan_index;
 }
 
-IndexScan scan_index(IndexView ids, int64_t begin, int64_t end) {
+void scan_index(IndexView ids, const IndexRange* ranges, int count, IndexScan& found) {
   static const IndexScanner scan = index_scanner(best_target());
-  const int64_t size = ids.is_64 ? 8 : 4;
-  IndexScan found = scan(static_cast<const char*>(ids.data) + begin * size, ids.is_64, end - begin);
-  if (found.first >= 0) found.first += begin;
-  return found;
+  scan(ids.data, ids.is_64, ranges, count, found);
 }
 
 }  // namespace kvloom::cpu

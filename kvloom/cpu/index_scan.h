@@ -1,5 +1,5 @@
 // The largest of many page ids, where it stands, and whether one is negative: what stands between a page table and a kernel that trusts it. Read once a
-// step, so it has to go as fast as memory does.
+// step, so it has to go as fast as memory does, for tables of a hundred short rows, too.
 #pragma once
 
 #include "kvloom/contract/index_view.h"
@@ -13,19 +13,27 @@ struct IndexScan {
   bool negative = false;  // some are below 0
 };
 
-/// Of ids[begin, end), by the best instructions of this machine; `first` counts from ids[0].
-IndexScan scan_index(IndexView ids, int64_t begin, int64_t end);
+/// Ids [begin, end).
+struct IndexRange {
+  int64_t begin, end;
+};
+/// The longest range that a scan takes: where the largest id stands is looked for one by one, in its range.
+inline constexpr int64_t kMaxScanRange = 1024;
 
-/// The loop of one target: n ids at `ids`, of 8 bytes if is_64.
-using IndexScanner = IndexScan (*)(const void* ids, bool is_64, int64_t n);
+/// Goes on with `found` over `count` ranges of ids, by the best instructions of this machine. `first` counts from ids[0]; of equal ids it is the one that
+/// came first, in the order of ranges.
+void scan_index(IndexView ids, const IndexRange* ranges, int count, IndexScan& found);
+
+/// The loop of one target: ids of 8 bytes if is_64.
+using IndexScanner = void (*)(const void* ids, bool is_64, const IndexRange* ranges, int count, IndexScan& found);
 namespace portable {
-IndexScan scan_index(const void* ids, bool is_64, int64_t n);
+void scan_index(const void* ids, bool is_64, const IndexRange* ranges, int count, IndexScan& found);
 }
 namespace avx2 {
-IndexScan scan_index(const void* ids, bool is_64, int64_t n);
+void scan_index(const void* ids, bool is_64, const IndexRange* ranges, int count, IndexScan& found);
 }
 namespace avx512 {
-IndexScan scan_index(const void* ids, bool is_64, int64_t n);
+void scan_index(const void* ids, bool is_64, const IndexRange* ranges, int count, IndexScan& found);
 }
 IndexScanner index_scanner(Target target);
 

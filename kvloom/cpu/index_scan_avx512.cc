@@ -6,6 +6,6 @@
 #include "kvloom/cpu/index_scan.inl"
 #else  // another processor: never chosen
 namespace kvloom::cpu::avx512 {
-IndexScan scan_index(const void*, bool, int64_t) { return {}; }
+void scan_index(const void*, bool, const IndexRange*, int, IndexScan&) {}
 }  // namespace kvloom::cpu::avx512
 #endif
