@@ -26,7 +26,7 @@ def framework_of(x) -> str:
 
 
 @functools.cache
-def _numpy_or_none():
+def numpy_or_none():
     try:
         return importlib.import_module("numpy")
     except ImportError:
@@ -55,8 +55,8 @@ def device_of(x):
 
 
 def _any_framework():
-    if _numpy_or_none() is not None:
-        return _numpy_or_none()
+    if numpy_or_none() is not None:
+        return numpy_or_none()
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -81,7 +81,7 @@ def indices(x, name: str, rank: int = 1):
     if isinstance(x, (list, tuple, range)):
         xp = _any_framework()
         try:
-            x = xp.asarray(list(x), dtype=xp.int32 if len(x) else xp.int32)
+            x = xp.asarray(list(x), dtype=xp.int32)
         except (TypeError, ValueError, OverflowError) as e:
             raise TypeError(f"`{name}`: expected integers, got {x!r}: {e}") from None
     if x is None or not hasattr(x, "dtype"):
@@ -97,13 +97,15 @@ def host(x):
     """x on the host, as NumPy's where there is NumPy: its small operations take a fraction of torch's time. A copy from a GPU waits for it."""
     if is_torch(x):
         x = x.cpu() if x.is_cuda else x
-        return x.numpy() if _numpy_or_none() is not None else x
+        return x.numpy() if numpy_or_none() is not None else x
     return x.get() if on_gpu(x) else x
 
 
 def placed(x, like):
     """x where `like` is, in its framework; x itself if it is there. A copy to a GPU is put into the current stream and not waited for."""
     if is_torch(like):
+        if is_torch(x) and x.device == like.device:
+            return x
         torch = module_of(like)
         return (x if isinstance(x, torch.Tensor) else torch.as_tensor(x)).to(like.device, non_blocking=like.is_cuda)
     if framework_of(like) == "cupy":

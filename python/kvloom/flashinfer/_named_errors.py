@@ -93,6 +93,13 @@ def _raise_named(function, args, options, error):
             raise fault(f"`{name}`: expected {text}, got {_shown(value)}") from error
 
 
+def name_argument(function, args, options, error):
+    """To be called where function(*args, **options) has raised: another error, which names the argument, where `error` names none and one is of the
+    wrong kind."""
+    if isinstance(error, _CAUGHT) and "`" not in str(error):
+        _raise_named(function, args, options, error)
+
+
 def named_errors(function):
     """A call that fails without naming an argument names it, where it is of the wrong kind."""
 
@@ -101,8 +108,7 @@ def named_errors(function):
         try:
             return function(*args, **options)
         except _CAUGHT as error:
-            if "`" not in str(error):
-                _raise_named(function, args, options, error)
+            name_argument(function, args, options, error)
             raise
 
     called.checks_names = True

@@ -34,6 +34,7 @@ class Step(typing.NamedTuple):
     level_rows: int = 0
     groups: int = 0
     matrix: typing.Any = None  # a BlockSparse, instead of lengths
+    own: bool = False  # nobody else writes the arrays of lengths
 
 
 class Schedule(typing.NamedTuple):
@@ -140,7 +141,8 @@ class Plans:
             )
         self.most_tokens = self.most_tokens or step.tokens
         # A run may plan the step later for another Spec: by then the caller may have written the next one into the same arrays.
-        step = step._replace(lengths={n: copied(x) if n in ("kv_len", "qo_indptr", "list_indptr") else x for n, x in step.lengths.items()})
+        if not step.own:
+            step = step._replace(lengths={n: copied(x) if n in ("kv_len", "qo_indptr", "list_indptr") else x for n, x in step.lengths.items()})
         before, self.step, self.schedule = (self.step, self.number, self.schedule), step, schedule
         self.number += 1
         try:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from ._arrays import copied, host, indices, on_gpu, placed
 
 
-class _OnHost:
+class OnHost:
+    """An array of ours that moves when it is asked for."""
+
     __slots__ = ("array",)
 
     def __init__(self, array):
@@ -27,7 +29,7 @@ class StepArray:
             x = attributes[self.name]
         except KeyError:
             raise AttributeError(f"{type(wrapper).__name__!r} object has no attribute {self.name!r}") from None
-        if type(x) is _OnHost:
+        if type(x) is OnHost:
             x = attributes[self.name] = placed(x.array, wrapper._float_workspace_buffer)
         return x
 
@@ -38,4 +40,4 @@ class StepArray:
 def step_array(x, name: str, like):
     """What plan sets such an attribute to: integers of the caller's, who may write the next step into them, that shall be where `like` is."""
     x = indices(x, name)
-    return _OnHost(copied(host(x))) if on_gpu(like) and not on_gpu(x) else placed(x, like)
+    return OnHost(copied(host(x))) if on_gpu(like) and not on_gpu(x) else placed(x, like)

@@ -11,8 +11,8 @@ from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from .._spec import Rope, Spec
 from ._arrays import alibi_slopes, cast, device_of, is_torch, module_of, to_base2
-from ._named_errors import name_errors_of
-from ._plans import Plans, Schedule, Step, check_workspace
+from ._named_errors import name_argument, name_errors_of
+from ._plans import Planned, Plans, Schedule, Step, check_workspace
 from ._scales import dequantized, scaled, scales_of
 from ._step_arrays import StepArray
 
@@ -85,18 +85,20 @@ def plain(x):
 
 
 def undone_on_error(plan):
-    """A plan that fails leaves the step before."""
+    """A plan that fails leaves the step before, and names the argument as named_errors does."""
 
     @functools.wraps(plan)
     def guarded(self, *args, **options):
-        before = dict(vars(self))
+        before = self.__dict__.copy()
         try:
             return plan(self, *args, **options)
-        except BaseException:
+        except BaseException as error:
             vars(self).clear()
             vars(self).update(before)
+            name_argument(plan, (self, *args), options, error)
             raise
 
+    guarded.checks_names = True
     return guarded
 
 
@@ -137,7 +139,20 @@ class Wrapper:
         self._mask = self._mask_begins = None
         self._variant = None
         self._settings = None  # of decode: what the last plan said besides lengths, and what that came to
+        self._checked_dtypes = None  # those of the last run's q, k and out, and what they were compared with
         self._heads = None  # num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q dtype, kv dtype, o dtype, page_size
+
+    @property
+    def _plan_info(self):
+        """Made when it is asked for."""
+        info = self.__dict__["_plan_info"]
+        if isinstance(info, Planned):
+            info = self.__dict__["_plan_info"] = [info.plan.num_requests, info.plan.total_tokens, info.plan.graph_key]
+        return info
+
+    @_plan_info.setter
+    def _plan_info(self, info):
+        self.__dict__["_plan_info"] = info
 
     @property
     def is_cuda_graph_enabled(self) -> bool:
@@ -176,6 +191,7 @@ class Wrapper:
         if heads != self._heads:
             self._heads = heads
             self._specs = {}
+            self._checked_dtypes = None
         self._num_qo_heads, self._num_kv_heads, self._page_size = num_qo_heads, num_kv_heads, page_size
         self._cached_q_data_type, self._cached_o_data_type = q_dtype, o_dtype
         self._cached_kv_data_type = q_dtype if kv_dtype is None else kv_dtype
@@ -223,7 +239,7 @@ class Wrapper:
                     f"plan: query tokens: expected at most {self._max_total_num_rows}, those of the wrapper's first plan (CUDA-graph mode), got {step.tokens}"
                 )
         planned = self._plans.set(step, schedule, self._spec(self._always_sink()))
-        self._plan_info = [planned.plan.num_requests, planned.plan.total_tokens, planned.plan.graph_key]
+        self._plan_info = planned
 
     def _always_sink(self) -> bool:
         return False
@@ -240,7 +256,6 @@ class Wrapper:
         k,
         v,
         layout,
-        *,
         args=(),
         q_scale=None,
         k_scale=None,
@@ -251,6 +266,7 @@ class Wrapper:
         sinks=None,
         window_left=None,
         pages=None,
+        *,
         own_pages=False,
         kv_dtype=None,
         base_e=False,
@@ -264,17 +280,21 @@ class Wrapper:
             args, sinks, params = self._custom.take(self, args, sinks)
         heads = self._heads
         q_dtype, other_kv, kv_dtype = heads[4], kv_dtype, kv_dtype or heads[5]
-        same_dtype(q, "q", q_dtype, "plan's q_data_type")
-        same_dtype(k, "k", kv_dtype, "plan's kv_data_type")
-        if out is not None:
-            same_dtype(out, "out", heads[6], "plan's o_data_type")
+        dtypes = getattr(q, "dtype", None), getattr(k, "dtype", None), getattr(out, "dtype", None), kv_dtype
+        if dtypes != self._checked_dtypes:
+            same_dtype(q, "q", q_dtype, "plan's q_data_type")
+            same_dtype(k, "k", kv_dtype, "plan's kv_data_type")
+            if out is not None:
+                same_dtype(out, "out", heads[6], "plan's o_data_type")
+            self._checked_dtypes = dtypes if None not in dtypes[:2] and (out is None or dtypes[2] is not None) else None
         if args:
             q_scale, k_scale, v_scale = _positional(args, q_dtype, q_scale, k_scale, v_scale)
         if q_dtype in _FP8:
             q, q_scale = dequantized(q, q_scale), None
         scales = scales_of(kv_dtype, heads[1], q_scale, k_scale, v_scale)
         spec = self._spec(sinks is not None, scales.factor, window_left, other_kv)
-        planned = self._plans.get(spec)
+        plans = self._plans
+        planned = plans.get(spec)
         planned.used = True
         tensors = dict(scales.tensors)
         if spec.alibi:
@@ -283,20 +303,21 @@ class Wrapper:
             tensors["sink"] = cast(sinks.reshape(-1), "float32")
         if spec.custom_mask:
             tensors["mask"], tensors["mask_indptr"] = self._mask, self._mask_begins
-        if pages is not None and (own_pages or self._plans.device is not None):
+        if pages is not None and (own_pages or plans.device is not None):
             tensors["pages"] = pages
         if params:
             tensors["params"] = params
-        if self._use_cuda_graph and self._plans.device is not None and is_torch(q) and module_of(q).cuda.is_current_stream_capturing():
+        if self._use_cuda_graph and plans.device is not None and is_torch(q) and module_of(q).cuda.is_current_stream_capturing():
             planned.captured.add(planned.plan.graph_key)
         result = planned.engine.run(planned.plan, q, k, v, out=out, lse=lse, return_lse=return_lse, layout=layout, **tensors)
-        wants_lse = return_lse
+        if result is out and scales.out is None:
+            return out
         made, made_lse = result if isinstance(result, tuple) else (result, None)
         if made_lse is not None and not base_e:
             to_base2(made_lse)
         if scales.out is not None:
             scaled(made, scales.out)
-        return (made, made_lse) if wants_lse else made
+        return (made, made_lse) if return_lse else made
 
 
 def _positional(args, q_dtype, q_scale, k_scale, v_scale):

@@ -10,13 +10,13 @@ from ._arrays import indices as index_array
 from ._block_tables import trtllm_batch_decode_with_kv_cache, xqa_batch_decode_with_kv_cache
 from ._fast_plan import fast_decode_plan
 from ._jit import custom_of
-from ._lists import check_ids, kv_lengths, schedule_of
+from ._lists import check_count, kv_lengths, page_lists, schedule_of
 from ._mla_decode import BatchDecodeMlaWithPagedKVCacheWrapper
 from ._modules import CachedModule, HostPlan, decode_arguments
 from ._plans import Step
 from ._prefill import workspace_size_of
 from ._single import single_decode_with_kv_cache, single_decode_with_kv_cache_with_jit_module
-from ._step_arrays import step_array
+from ._step_arrays import OnHost, step_array
 from ._wrapper import Wrapper, refuse_nvfp4, split_cache, undone_on_error
 from .page import get_seq_lens
 
@@ -129,18 +129,22 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 f"`last_page_len`: expected {self._fixed_batch_size} requests, fixed in CUDA-graph mode by the wrapper's buffers, got {len(last_page_len)}; "
                 "pad with requests of no pages"
             )
-        lists, kv_len = kv_lengths(indptr, last_page_len, page_size, "indptr", "last_page_len")
+        lists, kv_len, last, count = page_lists(indptr, last_page_len, page_size)
         ids = index_array(indices, "indices")
-        check_ids(ids, lists, "indices", "indptr")
+        check_count(ids, count, "indices", "indptr")
         if self._use_cuda_graph:
             write_front(self._paged_kv_indptr_buf, indptr, "indptr")
             write_front(self._paged_kv_last_page_len_buf, last_page_len, "last_page_len")
             write_front(self._paged_kv_indices_buf, ids, "indices")
         else:
             like = self._float_workspace_buffer
-            self._paged_kv_indptr_buf, self._paged_kv_indices_buf = step_array(indptr, "indptr", like), placed(ids, like)
-            self._paged_kv_last_page_len_buf = step_array(last_page_len, "last_page_len", like)
-        self._plan_lists(lists, kv_len, schedule)
+            self._paged_kv_indices_buf = placed(ids, like)
+            if last is not None:
+                self._paged_kv_indptr_buf, self._paged_kv_last_page_len_buf = OnHost(lists), OnHost(last)
+            else:
+                self._paged_kv_indptr_buf = step_array(indptr, "indptr", like)
+                self._paged_kv_last_page_len_buf = step_array(last_page_len, "last_page_len", like)
+        self._plan_lists(lists, kv_len, schedule, own=True)
 
     begin_forward = plan
 
@@ -148,12 +152,13 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         """Sets what plan says besides lengths, which is the same from step to step: the schedule."""
         for unused in ("block_tables", "seq_lens", "non_blocking"):
             options.pop(unused, None)
-        said = (heads, args, *options.items())
+        said = heads, args, options
         known = self._settings
         if known is not None and known[0] == said:
             self._check_q_len(known[1]["_q_len_per_req"])
             vars(self).update(known[1])
             return known[2]
+        said = heads, args, dict(options)
         o = self._options(args, options)
         q_len = operator.index(o["q_len_per_req"])
         self._check_q_len(q_len)
@@ -201,18 +206,19 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             rope_theta=o["rope_theta"],
         )
 
-    def _plan_lists(self, lists, kv_len, schedule):
-        """lists, kv_len: on the host; page ids are the wrapper's."""
+    def _plan_lists(self, lists, kv_len, schedule, own=False):
+        """lists, kv_len: on the host; page ids are the wrapper's. own: nobody will write them."""
         batch, q_len = len(kv_len), self._q_len_per_req
         self._kv_lens, self._schedule = kv_len, schedule
-        self._plans.kv_bound = self._paged_kv_indices_buf.shape[0] * self._heads[7]
+        if self._use_cuda_graph:
+            self._plans.kv_bound = self._paged_kv_indices_buf.shape[0] * self._heads[7]
         if self._rows is None or self._rows[:2] != (batch, q_len):
             self._rows = batch, q_len, arange(batch + 1, host(lists)) * q_len
             if q_len > 1 or self._fixed_batch_size != batch or self._qo_indptr_buf is None:
                 self._qo_indptr_buf = step_array(self._rows[2], "qo_indptr", self._float_workspace_buffer)
         begins = self._rows[2]
         lengths = {"kv_len": kv_len, "qo_indptr": begins, "list_indptr": lists, "pages": self._paged_kv_indices_buf}
-        self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0), schedule)
+        self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0, own=own), schedule)
 
     def _plan_on_host(self, p: HostPlan):
         """A step from the host's arrays, with the heads and dtypes of the plan before."""
@@ -262,31 +268,17 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         kv_cache_sf=None,
     ):
         """One layer. q [requests * q_len_per_req, num_qo_heads, head_dim]; the rest as BatchPrefillWithPagedKVCacheWrapper.run."""
-        refuse_nvfp4(kv_cache_sf)
+        if kv_cache_sf is not None:
+            refuse_nvfp4(kv_cache_sf)
         if q_len_per_req is not None and q_len_per_req != self._q_len_per_req:
             raise ValueError(f"`q_len_per_req`: expected {self._q_len_per_req}, as planned, got {q_len_per_req}; give it to plan")
         k, v = split_cache(paged_kv_cache, self._kv_layout)
-        if self._q_len_per_req is not None and q.shape[0] != len(self._kv_lens) * self._q_len_per_req:
+        q_len = self._q_len_per_req
+        if q_len is not None and q.shape[0] != len(self._kv_lens) * q_len:
             raise ValueError(
-                f"`q`: expected {len(self._kv_lens) * self._q_len_per_req} rows, {len(self._kv_lens)} requests of q_len_per_req = {self._q_len_per_req}, as "
-                f"planned, got {q.shape[0]}"
+                f"`q`: expected {len(self._kv_lens) * q_len} rows, {len(self._kv_lens)} requests of q_len_per_req = {q_len}, as planned, got {q.shape[0]}"
             )
-        return self._attend(
-            q,
-            k,
-            v,
-            self._kv_layout,
-            args=args,
-            q_scale=q_scale,
-            k_scale=k_scale,
-            v_scale=v_scale,
-            out=out,
-            lse=lse,
-            return_lse=return_lse,
-            sinks=sinks,
-            window_left=window_left,
-            pages=self._paged_kv_indices_buf,
-        )
+        return self._attend(q, k, v, self._kv_layout, args, q_scale, k_scale, v_scale, out, lse, return_lse, sinks, window_left, self._paged_kv_indices_buf)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
 
