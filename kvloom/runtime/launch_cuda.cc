@@ -90,6 +90,9 @@ void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
   plan.copied_[plan.now_].record(stream);
   plan.uploaded_ = true;
   plan.ready_on_ = stream;
+  // All that has been done with the plan is done where this stream is: the next copy follows it alone, wherever that goes.
+  plan.has_run_ = true;
+  plan.ran_on_ = stream;
 }
 
 void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes, const AttendModule::Entry& entry, jit::CuStream stream) {

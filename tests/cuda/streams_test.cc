@@ -107,6 +107,44 @@ TEST_F(CudaEngine, LayersOfAStepAreLaunchesAlone) {
   expect_device_right(g, s);
 }
 
+// A copy that is still on its way when the next step's is put into another stream: the later one counts.
+TEST_F(GpuStreams, UploadsInTwoStreamsFollowOneAnother) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step a = make_step({{1, 900}, {1, 800}}), b = make_step({{1, 700}, {1, 1000}}, gpu_spec(), 7);
+  GpuStep gb(b);
+  GpuStream first(0), second(0);
+  Plan plan = engine.plan(a.batch);
+  engine.upload(plan, first.handle());
+  engine.replan(plan, b.batch);
+  engine.upload(plan, second.handle());
+  for (GpuStream* done : {&second, &first, &second}) {
+    gb.poison();
+    engine.run(plan, gb.tensors, second.handle());
+    done->synchronize();
+    second.synchronize();
+    expect_device_right(gb, b);
+  }
+}
+
+// Steps of a graph: what ran elsewhere before its capture is waited for once.
+TEST_F(CudaEngine, UploadsOfAGraphAreCopiesAlone) {
+  Step s = make_step({{1, 300}, {2, 70}});
+  Engine engine(s.spec, large(), cuda_options());
+  GpuStep g(s);
+  GpuStream one(0), two(0);
+  Plan plan = engine.plan(s.batch);
+  engine.run(plan, g.tensors, one.handle());
+  engine.replan(plan, s.batch);
+  engine.upload(plan, two.handle());
+  gpu.reset();
+  for (int step = 0; step < 3; ++step) {
+    engine.replan(plan, s.batch);
+    engine.upload(plan, two.handle());
+  }
+  EXPECT_EQ(gpu.count("cuMemcpyHtoDAsync"), 3);
+  EXPECT_EQ(gpu.count("cuStreamWaitEvent"), 0);
+}
+
 TEST_F(GpuStreams, TwoPlansOfOneEngineInFlight) {
   Engine engine(gpu_spec(), large(), cuda_options());
   Step a = make_step({{1, 900}, {1, 800}}), b = make_step({{1, 700}, {3, 1000}}, gpu_spec(), 7);
