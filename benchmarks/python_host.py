@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What a step costs the host through Python: microseconds until plan() and run() return, medians and spread over many steps.
 
-    python3 benchmarks/python_host.py [--device cuda|cpu] [--steps 2000] [--json benchmarks/results/h200_python_host.json]
+    python3 benchmarks/python_host.py [--device cuda|cpu] [--steps 500] [--rounds 3] [--json benchmarks/results/h200_python_host.json]
 
 The step: one token of each of 128 requests of Llama-3.1-8B (32 heads, 8 KV heads of 128, bf16, pages of 16; lengths 1 .. 4096, one longer every
 step). A step's time ends when its last call returns; before the next one the GPU is waited for, outside of what is timed, so that no call waits for
-room in the queue. Rows:
+room in the queue. All rows are taken in each of some rounds; figures are those of the round with the lowest median, since a processor that others use, too, or that
+slept while the GPU worked, is slower for seconds; the medians of all rounds stand beside. Rows:
 
     plan             Engine.replan from NumPy's lengths and the host's page table      plan_on_device    replan_on_device; lengths and table on the GPU
     run              one layer, out= given; the step's first run starts the plan's copy
@@ -44,6 +45,17 @@ def figures(ns):
     us = [t / 1000 for t in ns]
     about = {"median_us": statistics.median(us), "p10_us": rank(us, 0.1), "p90_us": rank(us, 0.9), "p99_us": rank(us, 0.99), "steps": len(us)}
     return {name: round(x, 3) for name, x in about.items()}
+
+
+def better(before, now):
+    """The figures of a row (plan, run, ..) from the round whose last one, the sum where there is one, has the lower median; with the medians of all rounds."""
+    if before is None or "why" in before or "why" in now:
+        best, all_medians = now, {name: [x["median_us"]] for name, x in now.items() if name != "why"}
+    else:
+        last = list(now)[-1]
+        best = now if now[last]["median_us"] < before[last]["median_us"] else before
+        all_medians = {name: [*before[name]["medians_of_rounds_us"], now[name]["median_us"]] for name in now}
+    return {name: x if name == "why" else {**x, "medians_of_rounds_us": all_medians[name]} for name, x in best.items()}
 
 
 class Bench:
@@ -204,7 +216,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--requests", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-ups", type=int, default=100)
     parser.add_argument("--json", help="a file for the figures, written after every row")
     options = parser.parse_args()
@@ -218,21 +231,23 @@ def main():
         "shape": {"requests": options.requests, "heads": HEADS, "kv_heads": KV_HEADS, "head_dim": DIM, "page_size": PAGE, "dtype": "bf16"},
         "rows": {},
     }
-    failed = 0
-    for part in (bench.eight_tensors, bench.host, *((bench.on_device, bench.graph) if gpu else ()), bench.wrapper):
-        try:
-            made = part()
-        except Exception as error:  # the other rows stand
-            made, failed = {part.__name__: {"why": f"{type(error).__name__}: {error}"[:500]}}, 1
-        for name, rows in made.items():
-            data["rows"][name] = rows
-            for what, row in rows.items():
-                spread = "" if what == "why" else f"{row['median_us']:8.2f} us   p10 {row['p10_us']:.2f}, p90 {row['p90_us']:.2f}, p99 {row['p99_us']:.2f}"
-                print(f"{name:34} {row}" if what == "why" else f"{name:34} {what:7} {spread}", flush=True)
-        if options.json:
-            with open(options.json, "w", encoding="utf-8") as file:
-                json.dump(data, file, indent=1)
-                file.write("\n")
+    failed, rows = 0, data["rows"]
+    for _ in range(options.rounds):
+        for part in (bench.eight_tensors, bench.host, *((bench.on_device,) if gpu else ()), bench.wrapper, *((bench.graph,) if gpu else ())):
+            try:
+                made = part()
+            except Exception as error:  # the other rows stand
+                made, failed = {part.__name__: {"why": f"{type(error).__name__}: {error}"[:500]}}, 1
+            for name, row in made.items():
+                rows[name] = better(rows.get(name), row)
+            if options.json:
+                with open(options.json, "w", encoding="utf-8") as file:
+                    json.dump(data, file, indent=1)
+                    file.write("\n")
+    for name, row in rows.items():
+        for what, x in row.items():
+            shown = x if what == "why" else f"{x['median_us']:8.2f} us   p10 {x['p10_us']:.2f}, p90 {x['p90_us']:.2f}; rounds {x['medians_of_rounds_us']}"
+            print(f"{name:34} {what:7} {shown}", flush=True)
     return failed
 
 
