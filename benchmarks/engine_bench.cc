@@ -1,7 +1,10 @@
 // What a step costs the host of a GPU besides the kernels: Engine::plan() with everything that it checks, for an architecture alone (no GPU
 // is needed), and packing the plan for its copy. Decode steps of a Llama-3.1-8B shape, on the CTAs that an engine of an H200 plans for.
 // plan: 8192 keys a request; plan_lengths: 4096 to 8191. Bar: 15 us together for 128 requests at page size 16.
+// run_eight_tensors: what kvloom_run() checks of eight tensors, by a plan without query tokens, for which nothing is launched. benchmarks/python_host.py
+// has the same call through Python.
 #include "kvloom/api/engine.h"
+#include "kvloom/api/kvloom.h"
 #include "kvloom/plan/packed.h"
 
 #include <benchmark/benchmark.h>
@@ -69,6 +72,58 @@ void pack(benchmark::State& state) {
   state.counters["plan_bytes"] = double(step.bytes().size);
 }
 
+void run_eight_tensors(benchmark::State& state) {
+  constexpr int32_t kRequests = 128, kHeads = 32, kEntries = 4;
+  kvloom_spec spec;
+  kvloom_spec_init(&spec, sizeof spec);
+  spec.num_qo_heads = kHeads;
+  spec.num_kv_heads = 8;
+  spec.head_dim_qk = spec.head_dim_vo = 128;
+  spec.q_dtype = spec.kv_dtype = spec.o_dtype = KVLOOM_BF16;
+  spec.page_size = 16;
+  spec.causal = spec.alibi = spec.sink = 1;
+  kvloom_capacity capacity;
+  kvloom_capacity_init(&capacity, sizeof capacity);
+  capacity.max_requests = capacity.max_query_tokens = kRequests;
+  kvloom_engine* engine = nullptr;
+  const std::vector<int32_t> lengths(kRequests, 0), begins(kRequests + 1, 0), ids(kRequests * kEntries, 0);
+  kvloom_batch batch;
+  kvloom_batch_init(&batch, sizeof batch);
+  batch.num_requests = kRequests;
+  batch.kv_len = {lengths.data(), kRequests, 32};
+  batch.qo_indptr = {begins.data(), kRequests + 1, 32};
+  batch.pages = {ids.data(), kRequests * kEntries, 32};
+  batch.table_stride = kEntries;
+  kvloom_plan* plan = nullptr;
+  if (kvloom_engine_create(&spec, &capacity, nullptr, nullptr, 0, &engine) != KVLOOM_OK || kvloom_plan_create(engine, &batch, &plan) != KVLOOM_OK)
+    return state.SkipWithError(kvloom_last_error());
+  const int64_t cache_shape[4] = {64, 16, 8, 128}, rows_shape[3] = {0, kHeads, 128}, lse_shape[2] = {0, kHeads};
+  std::vector<uint16_t> k(64 * 16 * 8 * 128), v(k.size()), rows(kHeads * 128);
+  std::vector<float> lse_memory(kHeads), slopes(kHeads, 0.1f), sink(kHeads, 0.0f);
+  kvloom_tensor q, keys, values, o, lse;
+  kvloom_tensor_init(&q, rows.data(), KVLOOM_BF16, 3, rows_shape);
+  kvloom_tensor_init(&o, rows.data(), KVLOOM_BF16, 3, rows_shape);
+  kvloom_tensor_init(&keys, k.data(), KVLOOM_BF16, 4, cache_shape);
+  kvloom_tensor_init(&values, v.data(), KVLOOM_BF16, 4, cache_shape);
+  kvloom_tensor_init(&lse, lse_memory.data(), KVLOOM_F32, 2, lse_shape);
+  kvloom_run_tensors tensors;
+  kvloom_run_tensors_init(&tensors, sizeof tensors);
+  tensors.q = &q;
+  tensors.k = &keys;
+  tensors.v = &values;
+  tensors.o = &o;
+  tensors.lse = &lse;
+  tensors.pages = batch.pages;
+  tensors.alibi_slopes = slopes.data();
+  tensors.sink = sink.data();
+  for (auto _ : state) {
+    if (kvloom_run(engine, plan, &tensors, nullptr) != KVLOOM_OK) return state.SkipWithError(kvloom_last_error());
+  }
+  kvloom_plan_destroy(plan);
+  kvloom_engine_destroy(engine);
+}
+
+BENCHMARK(run_eight_tensors)->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan)->Args({128, 16})->Args({128, 64})->Args({128, 1})->Args({16, 16})->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_ids_unread)->Args({128, 16})->Unit(benchmark::kMicrosecond);
 BENCHMARK(plan_lengths)->Args({128, 16})->Unit(benchmark::kMicrosecond);

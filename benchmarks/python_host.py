@@ -5,8 +5,8 @@
 
 The step: one token of each of 128 requests of Llama-3.1-8B (32 heads, 8 KV heads of 128, bf16, pages of 16; lengths 1 .. 4096, one longer every
 step). A step's time ends when its last call returns; before the next one the GPU is waited for, outside of what is timed, so that no call waits for
-room in the queue. All rows are taken in each of some rounds; figures are those of the round with the lowest median, since a processor that others use, too, or that
-slept while the GPU worked, is slower for seconds; the medians of all rounds stand beside. Rows:
+room in the queue. All rows are taken in each of some rounds; figures are those of the round with the lowest median, since a processor that others use,
+too, or that slept while the GPU worked, is slower for seconds; the medians of all rounds stand beside. Rows:
 
     plan             Engine.replan from NumPy's lengths and the host's page table      plan_on_device    replan_on_device; lengths and table on the GPU
     run              one layer, out= given; the step's first run starts the plan's copy
@@ -14,15 +14,18 @@ slept while the GPU worked, is slower for seconds; the medians of all rounds sta
     wrapper          kvloom.flashinfer: plan and run of BatchDecodeWithPagedKVCacheWrapper, indptr and last_page_len on the host
     eight_tensors    run with eight tensors (q, k, v, out, lse, pages, alibi_slopes, sink) of a plan without query tokens: nothing is launched, what
                      is left is Python's part and the checks below the C call, so it bounds Python's part from above; without the questions to the
-                     driver that the C call asks about each pointer (check_pointers), the more closely
+                     driver that the C call asks about each pointer (check_pointers), the more closely. --c-bench names the program bench_engine
+                     (./run build): then the C call is timed as well, on the CPU
 
 Needs torch; on the CPU `step` and `run` hold the attention itself, which says nothing: only plan and eight_tensors are figures there.
 """
 import argparse
+import functools
 import gc
 import json
 import platform
 import statistics
+import subprocess
 import sys
 import time
 
@@ -212,6 +215,14 @@ class Bench:
         return rows
 
 
+def eight_tensors_from_c(program):
+    """The row of bench_engine, a round."""
+    options = ["--benchmark_filter=run_eight_tensors", "--benchmark_format=json", "--benchmark_repetitions=9"]
+    done = subprocess.run([program, *options], capture_output=True, text=True, check=True)
+    ns = [1000 * row["real_time"] for row in json.loads(done.stdout)["benchmarks"] if row["run_type"] == "iteration"]
+    return {"eight_tensors from C": {"run": figures(ns)}}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -219,6 +230,7 @@ def main():
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--warm-ups", type=int, default=100)
+    parser.add_argument("--c-bench", help="the program bench_engine")
     parser.add_argument("--json", help="a file for the figures, written after every row")
     options = parser.parse_args()
     bench, gpu = Bench(options), options.device == "cuda"
@@ -232,12 +244,13 @@ def main():
         "rows": {},
     }
     failed, rows = 0, data["rows"]
+    from_c = [functools.partial(eight_tensors_from_c, options.c_bench)] if options.c_bench else []
     for _ in range(options.rounds):
-        for part in (bench.eight_tensors, bench.host, *((bench.on_device,) if gpu else ()), bench.wrapper, *((bench.graph,) if gpu else ())):
+        for part in (*from_c, bench.eight_tensors, bench.host, *((bench.on_device,) if gpu else ()), bench.wrapper, *((bench.graph,) if gpu else ())):
             try:
                 made = part()
             except Exception as error:  # the other rows stand
-                made, failed = {part.__name__: {"why": f"{type(error).__name__}: {error}"[:500]}}, 1
+                made, failed = {getattr(part, "__name__", "from C"): {"why": f"{type(error).__name__}: {error}"[:500]}}, 1
             for name, row in made.items():
                 rows[name] = better(rows.get(name), row)
             if options.json:
