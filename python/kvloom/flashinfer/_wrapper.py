@@ -165,6 +165,7 @@ class Wrapper:
             check_workspace(int_workspace_buffer, "int_workspace_buffer")
             self._int_workspace_buffer = int_workspace_buffer
         self._float_workspace_buffer = float_workspace_buffer
+        self._kind_of_ids = None
         self._plans.workspace = float_workspace_buffer
         self._plans.clear()
         if self._plans.step is not None:

@@ -101,6 +101,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
         self._use_tensor_cores = bool(use_tensor_cores)
         self._qo_indptr_buf = arange(fixed + 1, float_workspace_buffer) if fixed is not None else None
+        self._kind_of_ids = None  # type, dtype and device of those that needed nothing
         self._q_len_per_req = self._rows = None  # _rows: requests, rows of each, and where they begin
         self._custom = custom_of(jit_args)
         self._jit_module = None
@@ -130,7 +131,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 "pad with requests of no pages"
             )
         lists, kv_len, last, count = page_lists(indptr, last_page_len, page_size)
-        ids = index_array(indices, "indices")
+        ids = self._ids_of(indices)
         check_count(ids, count, "indices", "indptr")
         if self._use_cuda_graph:
             write_front(self._paged_kv_indptr_buf, indptr, "indptr")
@@ -138,7 +139,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
             write_front(self._paged_kv_indices_buf, ids, "indices")
         else:
             like = self._float_workspace_buffer
-            self._paged_kv_indices_buf = placed(ids, like)
+            self._paged_kv_indices_buf = ids
             if last is not None:
                 self._paged_kv_indptr_buf, self._paged_kv_last_page_len_buf = OnHost(lists), OnHost(last)
             else:
@@ -168,6 +169,17 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         if not any(hasattr(x, "shape") for x in (*heads, *args, *options.values())):  # arrays may be written
             self._settings = said, {name: vars(self)[name] for name in _SETTINGS}, schedule
         return schedule
+
+    def _ids_of(self, indices):
+        """The page ids where the wrapper is, or in CUDA-graph mode where they are. Of what kind they are is found out once."""
+        kind = type(indices), getattr(indices, "dtype", None), getattr(indices, "device", None)
+        if kind == self._kind_of_ids and indices.ndim == 1:
+            return indices
+        ids = index_array(indices, "indices")
+        if not self._use_cuda_graph:
+            ids = placed(ids, self._float_workspace_buffer)
+        self._kind_of_ids = kind if ids is indices and kind[1] is not None and kind[2] is not None else None
+        return ids
 
     def _options(self, args, options, order=tuple(_PLAN_DEFAULTS)) -> dict:
         window_right = options.pop("window_right", 0)
@@ -218,7 +230,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 self._qo_indptr_buf = step_array(self._rows[2], "qo_indptr", self._float_workspace_buffer)
         begins = self._rows[2]
         lengths = {"kv_len": kv_len, "qo_indptr": begins, "list_indptr": lists, "pages": self._paged_kv_indices_buf}
-        self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0, own=own), schedule)
+        self._plan_step(Step(lengths, batch, batch * q_len, int(kv_len.sum()) if schedule.split_tokens else 0, 0, 0, None, own), schedule)
 
     def _plan_on_host(self, p: HostPlan):
         """A step from the host's arrays, with the heads and dtypes of the plan before."""
