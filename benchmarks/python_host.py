@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What a step costs the host through Python: microseconds until plan() and run() return, medians and spread over many steps.
 
-    python3 benchmarks/python_host.py [--device cuda|cpu] [--steps 500] [--rounds 3] [--json benchmarks/results/h200_python_host.json]
+    python3 benchmarks/python_host.py [--device cuda|cpu] [--steps 300] [--rounds 6] [--json benchmarks/results/h200_python_host.json]
 
 The step: one token of each of 128 requests of Llama-3.1-8B (32 heads, 8 KV heads of 128, bf16, pages of 16; lengths 1 .. 4096, one longer every
 step). A step's time ends when its last call returns; before the next one the GPU is waited for, outside of what is timed, so that no call waits for
-room in the queue. All rows are taken in each of some rounds; figures are those of the round with the lowest median, since a processor that others use,
-too, or that slept while the GPU worked, is slower for seconds; the medians of all rounds stand beside. Rows:
+room in the queue. All rows are taken in each of some rounds, every round on another core; figures are those of the round with the lowest median, since a
+processor that others use, too, is slower for seconds; the medians of all rounds stand beside. Rows:
 
     plan             Engine.replan from NumPy's lengths and the host's page table      plan_on_device    replan_on_device; lengths and table on the GPU
     run              one layer, out= given; the step's first run starts the plan's copy
@@ -23,6 +23,7 @@ import argparse
 import functools
 import gc
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -83,12 +84,12 @@ class Bench:
         if self.gpu:
             torch.cuda.synchronize()
 
-    def timed(self, step):
+    def timed(self, step, steps=None):
         """step(lengths) returns its marks; a list of durations for every gap between two."""
         gc.collect()
         gc.disable()
         rows = []
-        for i in range(self.warm_ups + self.steps):
+        for i in range(self.warm_ups + (steps or self.steps)):
             lengths = self.first + i
             self.wait()
             marks = step(lengths)
@@ -171,7 +172,7 @@ class Bench:
                 graph.replay()
                 return begin, middle, now()
 
-            plans, replays = self.timed(step)
+            plans, replays = self.timed(step, self.steps // 4)
         return {f"graph of {LAYERS} layers": {"plan": figures(plans), "replay": figures(replays), "step": figures([a + b for a, b in zip(plans, replays)])}}
 
     def wrapper(self):
@@ -217,7 +218,7 @@ class Bench:
 
 def eight_tensors_from_c(program):
     """The row of bench_engine, a round."""
-    options = ["--benchmark_filter=run_eight_tensors", "--benchmark_format=json", "--benchmark_repetitions=9"]
+    options = ["--benchmark_filter=run_eight_tensors", "--benchmark_format=json", "--benchmark_repetitions=9", "--benchmark_min_time=0.03"]
     done = subprocess.run([program, *options], capture_output=True, text=True, check=True)
     ns = [1000 * row["real_time"] for row in json.loads(done.stdout)["benchmarks"] if row["run_type"] == "iteration"]
     return {"eight_tensors from C": {"run": figures(ns)}}
@@ -227,9 +228,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--requests", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm-ups", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--warm-ups", type=int, default=40)
     parser.add_argument("--c-bench", help="the program bench_engine")
     parser.add_argument("--json", help="a file for the figures, written after every row")
     options = parser.parse_args()
@@ -245,7 +246,9 @@ def main():
     }
     failed, rows = 0, data["rows"]
     from_c = [functools.partial(eight_tensors_from_c, options.c_bench)] if options.c_bench else []
-    for _ in range(options.rounds):
+    cores = sorted(os.sched_getaffinity(0))
+    for number in range(options.rounds):
+        os.sched_setaffinity(0, {cores[(1 + number * 3) % len(cores)]})  # this thread alone
         for part in (*from_c, bench.eight_tensors, bench.host, *((bench.on_device,) if gpu else ()), bench.wrapper, *((bench.graph,) if gpu else ())):
             try:
                 made = part()
