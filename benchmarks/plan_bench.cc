@@ -88,6 +88,7 @@ void plan(benchmark::State& state, Policy policy, LevelMode levels, bool prefill
   BENCHMARK_CAPTURE(plan, name, Policy::policy, LevelMode::levels, prefill)->Unit(benchmark::kMicrosecond)
 
 KVLOOM_PLAN_BENCH(stream, stream, off, false)->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Arg(256)->Arg(1024)->Arg(8192);
+KVLOOM_PLAN_BENCH(automatic, automatic, off, false)->Arg(16)->Arg(64)->Arg(128)->Arg(256);
 KVLOOM_PLAN_BENCH(heap, heap, off, false)->Arg(1)->Arg(16)->Arg(64)->Arg(128)->Arg(256)->Arg(1024);
 KVLOOM_PLAN_BENCH(fixed_split, fixed_split, off, false)->Arg(256);
 KVLOOM_PLAN_BENCH(none, none, off, false)->Arg(256);

@@ -11,7 +11,7 @@ namespace kvloom::cli {
 namespace {
 
 constexpr int kHostRuns = 10;
-constexpr const char* kFlat = "flat";
+constexpr const char* kFlat = "flat";  // auto without shared levels; -flat behind a policy: that one without
 
 EngineOptions options_of(const std::string& schedule, int32_t device, const std::string& kernel, const std::string& arch) {
   EngineOptions o;
@@ -19,9 +19,10 @@ EngineOptions options_of(const std::string& schedule, int32_t device, const std:
   o.device = arch.empty() ? device : -1;
   if (!arch.empty()) o.cuda_arch = arch.c_str();
   if (!kernel.empty()) o.kernel = kernel.c_str();
-  if (schedule == kFlat) o.levels = LevelMode::off;
+  const size_t flat = schedule.rfind(kFlat);
+  if (flat != std::string::npos) o.levels = LevelMode::off;
   for (int32_t p = 0; p < kNumPolicies; ++p) {
-    if (schedule == name_of(Policy(p))) o.policy = Policy(p);
+    if (schedule.substr(0, flat == 0 ? 0 : flat - (flat != std::string::npos)) == name_of(Policy(p))) o.policy = Policy(p);
   }
   return o;
 }
@@ -30,7 +31,10 @@ EngineOptions options_of(const std::string& schedule, int32_t device, const std:
 
 std::vector<std::string> schedule_names() {
   std::vector<std::string> names{kFlat};
-  for (int32_t p = 0; p < kNumPolicies; ++p) names.push_back(name_of(Policy(p)));
+  for (int32_t p = 0; p < kNumPolicies; ++p) {
+    names.push_back(name_of(Policy(p)));
+    if (Policy(p) != Policy::automatic && Policy(p) != Policy::fixed_split) names.push_back(names.back() + "-" + kFlat);
+  }
   return names;
 }
 

@@ -239,7 +239,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--steps", o->steps.file, "cuda: the steps in FILE, as replay --export or benchmarks/sample_steps.py writes them, in the place of presets")
       ->type_name("FILE");
   o->steps.schedules = {"auto"};
-  command.add_option("--schedules", o->steps.schedules, "--steps: policies, or flat (auto without shared levels); the others are compared with the first")
+  command.add_option("--schedules", o->steps.schedules, "--steps: policies (stream-flat: without shared levels), or flat (auto without); the others are compared with the first")
       ->delimiter(',')
       ->check(one_of(schedule_names()))
       ->capture_default_str();

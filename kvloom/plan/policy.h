@@ -137,6 +137,9 @@ int64_t whole_bound(const Work& work, const SchedulerConfig& config);
 
 void schedule_none(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+/// The two ways of stream. Whole units so that no CTA has more than whole_bound(), or false (and no pieces), as it mostly does; and equal shares.
+bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+void cut_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 /// `max_partials`: of one chunk and one head, what the layout has room for.

@@ -7,10 +7,10 @@
 #include <algorithm>
 
 namespace kvloom::plan {
-namespace {
 
-/// Places whole units so that no CTA has more than whole_bound(); false (and no pieces) if that fails, as it mostly does.
-bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, std::vector<Piece>& pieces) {
+bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  out.policy = Policy::stream;
+  std::vector<Piece>& pieces = out.pieces;
   const int32_t num_ctas = config.num_ctas;
   if (work.num_units > std::max<int64_t>(int64_t(kWholeUnitsPerCta) * num_ctas, kMostWholeUnits)) return false;
   const int64_t bound = whole_bound(work, config);
@@ -35,13 +35,14 @@ bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& 
   return true;
 }
 
-}  // namespace
-
-void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+void cut_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
   out.policy = Policy::stream;
-  if (place_whole(work, config, memory, out.pieces)) return;
   StreamRules rules{config.classes, {config.snap_memory, config.snap_compute}};
   schedule_cuts(work, rules, config.num_ctas, memory, out);
+}
+
+void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  if (!place_whole(work, config, memory, out)) cut_stream(work, config, memory, out);
 }
 
 }  // namespace kvloom::plan

@@ -103,7 +103,7 @@ TEST(BenchCommand, PlansTheStepsOfATraceWithoutAGpu) {
   }
   Tool unknown({"bench", "--backend", "cuda", "--steps", path, "--schedules", "auto,best"});
   EXPECT_EQ(unknown.wait(), 2);
-  EXPECT_TRUE(contains(unknown.err(), "--schedules: got 'best', wanted one of flat, none, heap,")) << unknown.err();
+  EXPECT_TRUE(contains(unknown.err(), "--schedules: got 'best', wanted one of flat, none, none-flat, heap,")) << unknown.err();
 }
 
 }  // namespace

@@ -105,6 +105,37 @@ TEST(Balance, UnitsAllAlikeStayWholeWhereCtasShareAMemory) {
   EXPECT_GT(plan(128, 8191, 79).header().num_units, 0);
 }
 
+// Decodes of mixed lengths where CTAs share a memory: automatic cuts few units and nobody gets a third more than the mean; alone with their memories, CTAs get
+// equal shares, which cuts one unit a CTA.
+TEST(Balance, DecodesAreSeldomCutWhereCtasShareAMemory) {
+  const AttentionSpec spec = small_spec(32, 8);
+  test::Random r(11);
+  for (const int32_t requests : {30, 40, 64}) {
+    std::vector<int32_t> kv;
+    for (int32_t i = 0; i < requests; ++i) kv.push_back(r.in(200, 3000));
+    kv[0] = 20000;
+    TestBatch b(std::vector<int32_t>(size_t(requests), 1), kv, spec);
+    SchedulerConfig config = gpu_config(132, Policy::automatic);
+    const Planned alone(spec, capacity_of(b), config, b.batch);
+    config.saturating_ctas = 79;
+    const Planned shared(spec, capacity_of(b), config, b.batch);
+    EXPECT_EQ(alone.header().policy, Policy::stream) << requests;
+    EXPECT_EQ(shared.header().policy, Policy::heap) << requests;
+    EXPECT_LT(3 * shared.header().num_units, alone.header().num_units) << requests;
+    EXPECT_LT(double(shared.header().cost_max), 4.0 / 3 * double(shared.header().cost_total) / 132) << requests;
+  }
+}
+
+// One chunk on top of a full CTA: as much again, which no other CTA's leisure makes up for.
+TEST(Balance, AHeapThatIsOutOfBalanceIsNotTaken) {
+  const AttentionSpec spec = small_spec(8, 8);
+  TestBatch b(std::vector<int32_t>(17, 1), std::vector<int32_t>(17, 4096), spec);  // 136 units on 132 CTAs: four of them twice
+  SchedulerConfig config = gpu_config(132, Policy::automatic);
+  config.saturating_ctas = 79;
+  const Planned p(spec, capacity_of(b), config, b.batch);
+  EXPECT_LT(double(p.header().cost_max), 1.4 * double(p.header().cost_total) / 132) << name_of(p.header().policy);
+}
+
 TEST(Balance, StreamIsWithinFivePercentWhereTilesAreSmall) {  // >= 32 tiles a CTA
   test::Random r(6);
   const AttentionSpec spec = small_spec(32, 8);
