@@ -111,16 +111,22 @@ void TensorArg::take(nb::handle object, const char* name) {
   if (object.is_none() || !object.is_valid()) return;
   object_ = object.ptr();
   const TypeRoute& route = route_of(Py_TYPE(object_));
+  const bool immutable = route.immutable;
   switch (route.way) {
     case Way::exchange:
-      return take_exchange(*route.api);
+      take_exchange(*route.api);
+      break;
     case Way::array_struct:
-      return take_array_struct();
+      take_array_struct();
+      break;
     case Way::dlpack:
-      return take_dlpack(route.old_dlpack);
+      take_dlpack(route.old_dlpack);
+      break;
     case Way::buffer:
-      return take_buffer();
+      take_buffer();
+      break;
   }
+  read_only_ |= immutable;
 }
 
 void TensorArg::take_exchange(const dlpack::ExchangeApi& api) {

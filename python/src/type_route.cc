@@ -1,6 +1,13 @@
 #include "python/src/type_route.h"
 
+#include <nanobind/stl/string.h>
+
+#include <string>
+
 namespace kvloom::python {
+
+namespace nb = nanobind;
+
 namespace {
 
 constexpr size_t kSlots = 64;  // a process uses a handful of tensor types; a clash forgets one and finds it again
@@ -27,6 +34,12 @@ bool has(PyTypeObject* type, const char* attribute) {
   return found != nullptr;
 }
 
+bool is_of_jax(PyTypeObject* type) {
+  const nb::object module = nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__module__"));
+  if (!module.is_valid()) PyErr_Clear();
+  return module.is_valid() && PyUnicode_Check(module.ptr()) && nb::cast<std::string>(module).rfind("jax", 0) == 0;
+}
+
 }  // namespace
 
 TypeRoute& route_of(PyTypeObject* type) {
@@ -44,6 +57,7 @@ TypeRoute& route_of(PyTypeObject* type) {
   } else if (has(type, "__dlpack__")) {
     found.way = Way::dlpack;
   }
+  found.immutable = is_of_jax(type);
   Py_XDECREF(reinterpret_cast<PyObject*>(slot.type));
   return slot = found;
 }

@@ -14,6 +14,7 @@ struct TypeRoute {
   Way way = Way::buffer;
   const dlpack::ExchangeApi* api = nullptr;
   bool old_dlpack = false;  // its __dlpack__ takes no max_version
+  bool immutable = false;   // JAX's arrays are, and do not say so
 };
 
 /// Valid until the next call. Needs the GIL.

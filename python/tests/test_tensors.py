@@ -133,3 +133,25 @@ def test_empty_tensors():
     assert kvloom.attention(q, k, k).shape == (0, 2, 32)
     o, lse = kvloom.attention(k, q, q, return_lse=True)
     assert not o.any() and np.all(lse == -np.inf)
+
+
+def test_jax(qkv):
+    """Arrays that can't be written: inputs as they are, outputs made of NumPy's."""
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    arrays = [jax.numpy.asarray(x) for x in qkv]
+    wanted, wanted_lse = reference.attention(*qkv, causal=True)
+    out, lse = kvloom.attention(*arrays, causal=True, return_lse=True)
+    assert isinstance(out, jax.Array) and isinstance(lse, jax.Array)
+    close(np.asarray(out), wanted)
+    close(np.asarray(lse), wanted_lse)
+    halves = [x.astype(jax.numpy.bfloat16) for x in arrays]
+    out = kvloom.attention(*halves, causal=True)
+    assert out.dtype == jax.numpy.bfloat16
+    close(np.asarray(out, np.float32), reference.attention(*(np.asarray(x, np.float32) for x in halves), causal=True)[0], "bf16")
+    mine = np.zeros((5, 2, 32), np.float32)
+    assert kvloom.attention(*arrays, causal=True, out=mine) is mine
+    close(mine, wanted)
+    with pytest.raises(ValueError, match="`out`: .*may not be written"):
+        kvloom.attention(*arrays, out=jax.numpy.zeros((5, 2, 32)))
+    with pytest.raises(ValueError, match="`k`"):
+        kvloom.append_kv(arrays[1], arrays[2], *[jax.numpy.zeros((3, 4, 2, 32))] * 2, slots=[0] * 9)
