@@ -254,7 +254,7 @@ def host_table(data):
     yield ""
     yield (f"What a decode step costs the host through Python: {shape['requests']} requests, {shape['heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, "
            f"{shape['dtype']}, pages of {shape['page_size']}; the GPU is idle when a step begins. `run` has the step's one copy to the GPU in it; `eight_tensors` launches nothing. "
-           "`benchmarks/python_host.py` says what the rows are.")
+           "Of some rounds, each on another core, the one with the lowest median; the file has the medians of all. `benchmarks/python_host.py` says what the rows are.")
     yield ""
     yield "| row | call | median us | p10 - p90 | p99 |"
     yield "|---|---|---|---|---|"
