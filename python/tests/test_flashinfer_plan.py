@@ -54,3 +54,52 @@ def test_a_step_said_otherwise(rng, fw, workspace):
         scale[...] = value
         plan(sm_scale=scale)
         close(fw.host(wrapper.run(q, (pages.k, pages.v))), wanted(q, pages, sm_scale=value)[0])
+
+
+def test_steps_one_after_the_other(rng, fw, workspace, monkeypatch):
+    """A plan that differs by lengths and ids alone is short; what is wrong with it is refused as ever, and leaves the step before."""
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace)
+    anew = []
+    monkeypatch.setattr(type(wrapper), "_plan_anew", lambda self, *a, _plan=type(wrapper)._plan_anew, **o: (anew.append(1), _plan(self, *a, **o))[1])
+
+    def step(kv_len, **options):
+        pages, q = Pages(rng, fw, kv_len), rows(rng, fw, len(kv_len))
+        wrapper.plan(pages.indptr, pages.indices, pages.last, HEADS, KV_HEADS, DIM, PAGE, q_data_type=fw.dtype("float32"), **options)
+        return pages, q
+
+    def check(pages, q):
+        out, lse = wrapper.run(q, (pages.k, pages.v), return_lse=True)
+        close(fw.host(out), wanted(q, pages)[0])
+
+    check(*step(KV_LEN))
+    for kv_len in ([10, 1, 5, 34], [1, 0, 0, 70], [0, 0, 0, 0], [3, 90, 2, 2]):
+        check(*step(kv_len, block_tables=np.zeros((4, 2), np.int32)))
+        assert [int(n) for n in wrapper._kv_lens] == kv_len
+    assert len(anew) == 1
+    pages, q = step([7, 8, 9, 10])
+    assert np.array_equal(fw.host(wrapper._paged_kv_indptr_buf), fw.host(pages.indptr))
+    assert np.array_equal(fw.host(wrapper._paged_kv_last_page_len_buf), fw.host(pages.last))
+    assert wrapper._plan_info[:2] == [4, 4]
+    good = fw.host(pages.indptr).copy(), fw.host(pages.last).copy(), fw.host(pages.indices).copy()
+    plan = functools.partial(wrapper.plan, q_data_type=fw.dtype("float32"))
+    for name, bad in {
+        "last_page_len": (good[0], good[2], good[1] + PAGE),
+        "indptr": (good[0][::-1].copy(), good[2], good[1]),
+        "indices": (good[0], good[2][:2], good[1]),
+        "pages": (good[0], good[2] - 1000, good[1]),
+    }.items():
+        arrays = [fw.tensor(x, "int32") for x in bad]
+        with pytest.raises(ValueError, match=name):
+            plan(*arrays, HEADS, KV_HEADS, DIM, PAGE)
+        check(pages, q)
+    with pytest.raises(ValueError, match="`sm_scale`"):
+        step([7, 8, 9, 10], sm_scale=np.zeros(3))
+    check(pages, q)
+    pages.indptr[:], pages.last[:] = 0, 0  # the caller's next step
+    del anew[:]
+    check(*step([5, 6, 7]))
+    check(*step([5, 6, 8]))
+    assert len(anew) == 1
+    wrapper.reset_workspace_buffer(workspace)
+    check(*step([6, 7, 9]))
+    assert len(anew) == 2

@@ -13,7 +13,7 @@ from .._spec import Rope, Spec
 from ._arrays import alibi_slopes, cast, device_of, is_torch, module_of, to_base2
 from ._named_errors import name_argument, name_errors_of
 from ._plans import Planned, Plans, Schedule, Step, check_workspace
-from ._scales import dequantized, scaled, scales_of
+from ._scales import NONE, dequantized, scaled, scales_of
 from ._step_arrays import StepArray
 
 _BACKENDS = ("auto", "fa2", "fa3", "cudnn", "cutlass", "cute-dsl", "trtllm-gen", "fmha_v2", "determine_attention_backend")
@@ -50,6 +50,8 @@ def split_cache(paged_kv_cache, layout: str):
         if len(paged_kv_cache) != 2:
             raise ValueError(f"`paged_kv_cache`: expected (k, v), got {len(paged_kv_cache)} tensors")
         k, v = paged_kv_cache
+        if k.ndim == 4 == v.ndim:
+            return k, v
         if k.ndim == 3:
             k = k[:, None] if layout == "NHD" else k[:, :, None]
         if v.ndim == 3:
@@ -292,7 +294,8 @@ class Wrapper:
             q_scale, k_scale, v_scale = _positional(args, q_dtype, q_scale, k_scale, v_scale)
         if q_dtype in _FP8:
             q, q_scale = dequantized(q, q_scale), None
-        scales = scales_of(kv_dtype, heads[1], q_scale, k_scale, v_scale)
+        plain = q_scale is None and k_scale is None and v_scale is None
+        scales = NONE if plain else scales_of(kv_dtype, heads[1], q_scale, k_scale, v_scale)
         spec = self._spec(sinks is not None, scales.factor, window_left, other_kv)
         plans = self._plans
         planned = plans.get(spec)

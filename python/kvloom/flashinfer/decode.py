@@ -8,6 +8,7 @@ import operator
 from ._arrays import arange, host, placed, write_front
 from ._arrays import indices as index_array
 from ._block_tables import trtllm_batch_decode_with_kv_cache, xqa_batch_decode_with_kv_cache
+from ._decode_again import plan_again, remember
 from ._fast_plan import fast_decode_plan
 from ._jit import custom_of
 from ._lists import check_count, kv_lengths, page_lists, schedule_of
@@ -101,6 +102,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         self._paged_kv_last_page_len_buf = paged_kv_last_page_len_buffer
         self._use_tensor_cores = bool(use_tensor_cores)
         self._qo_indptr_buf = arange(fixed + 1, float_workspace_buffer) if fixed is not None else None
+        self._before = None  # the plan before, if the next may be like it
         self._kind_of_ids = None  # type, dtype and device of those that needed nothing
         self._q_len_per_req = self._rows = None  # _rows: requests, rows of each, and where they begin
         self._custom = custom_of(jit_args)
@@ -113,7 +115,6 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     def use_tensor_cores(self) -> bool:
         return self._use_tensor_cores
 
-    @undone_on_error
     def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options) -> None:
         """Plans a step; once for all its layers.
 
@@ -124,6 +125,20 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         rope_theta=None, non_blocking=True, block_tables=None, seq_lens=None, fixed_split_size=None (pages), disable_split_kv=False,
         q_len_per_req=1 (more: causal within the request)
         """
+        for unused in ("block_tables", "seq_lens", "non_blocking"):
+            options.pop(unused, None)
+        said = (num_qo_heads, num_kv_heads, head_dim, page_size), args, options
+        if self._before is not None and plan_again(self, said, indptr, indices, last_page_len):
+            return
+        said = said[0], args, dict(options)
+        self._plan_anew(indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options)
+        remember(self, said, indptr, indices, last_page_len)
+
+    plan.checks_names = True  # _plan_anew does
+    begin_forward = plan
+
+    @undone_on_error
+    def _plan_anew(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size, *args, **options):
         schedule = self._take_settings((num_qo_heads, num_kv_heads, head_dim, page_size), args, options)
         if self._use_cuda_graph and len(last_page_len) != self._fixed_batch_size:
             raise ValueError(
@@ -147,12 +162,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
                 self._paged_kv_last_page_len_buf = step_array(last_page_len, "last_page_len", like)
         self._plan_lists(lists, kv_len, schedule, own=True)
 
-    begin_forward = plan
-
     def _take_settings(self, heads, args, options):
         """Sets what plan says besides lengths, which is the same from step to step: the schedule."""
-        for unused in ("block_tables", "seq_lens", "non_blocking"):
-            options.pop(unused, None)
         said = heads, args, options
         known = self._settings
         if known is not None and known[0] == said:
