@@ -104,7 +104,7 @@ std::vector<std::string> gpu_check_keys() {
   for (const char* key : kKeys) {
     keys.emplace_back(key);
     const ParsedKey k = parse_kernel_key(key);
-    keys.push_back(kernel_key(k.task.c_str(), "sm80", k.spec, true));  // the one family that folds chunks
+    keys.push_back(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, true));
   }
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());

@@ -112,8 +112,7 @@ class CaseRun {
       options.backend = Backend::cuda;
       options.device = options_.device;
       const std::string& kernel = options_.kernel.empty() ? case_.kernel : options_.kernel;
-      // Chunks of fixed_split are folded by sm80 alone.
-      if (!kernel.empty() && schedule.policy != Policy::fixed_split) options.kernel = kernel.c_str();
+      if (!kernel.empty()) options.kernel = kernel.c_str();
     }
     if (!options_.cpu_target.empty()) options.cpu_target = options_.cpu_target.c_str();
     const Capacity capacity = data_.capacity();
@@ -137,6 +136,10 @@ class CaseRun {
     result.errors.worst_excess = std::max(result.errors.worst_excess, e.worst_excess);
     result.errors.worst_lse = std::max(result.errors.worst_lse, e.worst_lse);
     if (!e.fault.empty()) return fault(result, schedule, e.fault);
+    if (schedule.policy == Policy::fixed_split && schedule.levels == LevelMode::automatic) {
+      if (fixed_.o.empty()) fixed_ = first;
+      if (!first.same_bits(fixed_)) return fault(result, schedule, "fixed_split: another number of CTAs gives other bits");
+    }
     if (options_.sabotage != Sabotage::none) return;  // a spoiled plan leaves counters behind: once is enough
 
     Output second;
@@ -208,6 +211,7 @@ class CaseRun {
   std::unique_ptr<SharedWorkspace> workspace_;
   std::unique_ptr<GpuTensors> on_gpu_;
   std::vector<double> ref_o_, ref_lse_, growth_;
+  Output fixed_;  // of the first schedule by fixed_split
 };
 
 }  // namespace

@@ -195,7 +195,7 @@ KVLOOM_HD int32_t item_partials(const PlanHeader& h, const WorkItem& item) {
 /// Working memory of a launch, one per stream. Contents need not survive between steps; `counters` are all zero between launches.
 struct Scratch {
   float* partial_o = nullptr;      // [scratch_rows, head_dim_vo], normalised
-  float* partial_lse = nullptr;    // [scratch_rows], natural log
+  float* partial_lse = nullptr;    // [scratch_rows], natural log; room for twice as many under fixed_split (device/block/fold.cuh)
   uint32_t* counters = nullptr;    // [num_units] arrivals; the last arriver resets its own to zero
   void* thread_arena = nullptr;    // CPU: one block a thread
   int64_t thread_arena_bytes = 0;  // of one block

@@ -44,7 +44,7 @@ int64_t max_tiles(const Bounds& b, const TileRules& rules, int64_t short_tokens)
 void bound_cuts(const SchedulerConfig& config, Bounds& b) {
   const int64_t most = config.policy == Policy::none ? 0 : config.num_ctas - 1;
   const bool each_class = config.policy == Policy::fill || config.policy == Policy::automatic;
-  const int larger = b.slot_rows[1] > b.slot_rows[0] ? 1 : 0;
+  const int larger = b.slot_rows[1] > b.slot_rows[0] && config.policy != Policy::fixed_split ? 1 : 0;  // which cuts class 0 alone
   for (int c = 0; c < 2; ++c) b.cuts[c] = b.uses[c] && (each_class || c == larger) ? most : 0;
 }
 
@@ -128,7 +128,7 @@ PlanLayout plan_layout(const AttentionSpec& spec, const Capacity& capacity, cons
   l.max_touches = narrow("touches", entries);
   l.max_scratch_rows = narrow("scratch rows", scratch);
   l.partial_o_bytes = l.max_scratch_rows * spec.head_dim_vo * int64_t(sizeof(float));
-  l.partial_lse_bytes = l.max_scratch_rows * int64_t(sizeof(float));
+  l.partial_lse_bytes = l.max_scratch_rows * int64_t(sizeof(float)) * (config.policy == Policy::fixed_split ? 2 : 1);
   l.counter_bytes = l.max_units * int64_t(sizeof(uint32_t));
   l.start_bytes = int64_t(config.num_ctas) * int64_t(sizeof(CtaStart));
   PlanHeader header{};

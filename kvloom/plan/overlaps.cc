@@ -116,7 +116,7 @@ void resolve_overlaps(const TileRules& rules, const GroupList& list, Work& work,
     covers_of(token, [&](const Cover& c) {
       if (!live(c)) return;
       const bool later = count.touches(head_of(c));
-      if (rules.pin_class0 && later) each_tile(rules, list, work, c, [&](Tile& t) { t.pinned = true; });
+      if (rules.fixed_split && later) each_tile(rules, list, work, c, [&](Tile& t) { t.pinned = true; });
       count.add(head_of(c));
     });
     covers_of(token, [&](const Cover& c) {

@@ -20,7 +20,7 @@ struct PlanLayout {
   int64_t max_scratch_rows = 0;
   int64_t plan_bytes = 0;         // of the plan buffer
   int64_t partial_o_bytes = 0;    // fp32 [max_scratch_rows, head_dim_vo]
-  int64_t partial_lse_bytes = 0;  // fp32 [max_scratch_rows]
+  int64_t partial_lse_bytes = 0;  // fp32 [max_scratch_rows]; fixed_split: [max_scratch_rows][2]
   int64_t counter_bytes = 0;      // uint32 [max_units]
   int64_t start_bytes = 0;        // CtaStart [num_ctas]
 };

@@ -137,11 +137,16 @@ int64_t whole_bound(const Work& work, const SchedulerConfig& config);
 
 void schedule_none(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+/// The same with cuts at multiples of grid[class], and where that is preferred to a stream: where few units are cut, and it comes out balanced; else false (and
+/// no pieces).
+bool place_heap(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out);
 /// The two ways of stream. Whole units so that no CTA has more than whole_bound(), or false (and no pieces), as it mostly does; and equal shares.
 bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void cut_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
+/// The compute class first, whole or cut, and the memory class poured on top.
+void fill_around(const Work& work, const SchedulerConfig& config, const StreamRules& memory_rules, bool may_cut_compute, PolicyMemory& memory, Schedule& out);
 /// `max_partials`: of one chunk and one head, what the layout has room for.
 void schedule_fixed_split(const Work& work, const SchedulerConfig& config, int64_t max_partials, PolicyMemory& memory, Schedule& out);
 void schedule_automatic(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);

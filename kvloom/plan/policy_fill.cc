@@ -65,8 +65,8 @@ int64_t merge_cost(const SchedulerConfig& config) {
   return config.cost_partial + config.cost_merge + 3 * config.cost_partial_row * config.classes[1].tile_rows;
 }
 
-/// Places the compute class in `out.pieces`, with its loads in `memory.loads`.
-void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+/// Places the compute class in `out.pieces`, with its loads in `memory.loads`. `may_cut`: where that is worth it.
+void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, bool may_cut, Schedule& out) {
   const int32_t ctas = config.num_ctas;
   memory.loads.assign(ctas, 0);
   whole_kinds(work, kCompute, memory.kinds);
@@ -74,7 +74,7 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
   const int64_t margin = std::max(config.keep_whole_margin, merge_cost(config));
-  if (whole <= mean + margin) return;
+  if (whole <= mean + margin || !may_cut) return;
 
   // A schedule that cuts can't finish before the mean, so only here can it win more than a merge.
   int64_t best = whole - margin;
@@ -110,8 +110,12 @@ void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory
     return;
   }
   out.policy = Policy::fill;
+  fill_around(work, config, {config.classes, {config.snap_memory, config.snap_compute}}, true, memory, out);
+}
+
+void fill_around(const Work& work, const SchedulerConfig& config, const StreamRules& memory_rules, bool may_cut_compute, PolicyMemory& memory, Schedule& out) {
   out.order = CtaOrder::alternating;
-  place_compute(work, config, memory, out);
+  place_compute(work, config, memory, may_cut_compute, out);
   keys_together(work, memory, out.pieces);
   if (work.units[0] == 0) return;
   const int64_t level = water_level(memory.loads, work.cost[0], memory.sorted);
@@ -121,7 +125,7 @@ void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory
     memory.shares[c] = clamp_to<int64_t>(level - memory.loads[c], 0, left);
     left -= memory.shares[c];
   }
-  pour(work, kMemory, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.cuts);
+  pour(work, kMemory, memory_rules, memory.shares, memory.cuts);
   append_pieces(work, kMemory, memory.cuts, out.pieces, memory.loads);
 }
 

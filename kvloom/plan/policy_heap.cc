@@ -4,6 +4,7 @@
 // A unit is cut only where it is longer than the cap, and a chunk costs at least the share, so there are fewer cuts than CTAs.
 #include "kvloom/base/math.h"
 #include "kvloom/plan/policy.h"
+#include "kvloom/plan/whole.h"
 
 #include <algorithm>
 
@@ -34,9 +35,16 @@ void add_kinds(const Tile& t, int32_t index, int32_t run_begin, int32_t run_end,
   if (end > full) add(full, end, end - full);
 }
 
-}  // namespace
+/// The load up to which heap is preferred to a stream. Longest first can leave a whole chunk on top of a CTA that is full; a stream can't leave more than
+/// a tile. But every cut costs two partials and a merge behind everything else, and where `saturating_ctas` have all of the memory's bandwidth, the last
+/// CTAs go faster: half of that is counted on.
+int64_t heap_bound(const Work& work, const SchedulerConfig& config) {
+  const int64_t mean = ceil_div<int64_t>(work.total_cost(), config.num_ctas), tile = mean + grain(work, config);
+  if (config.saturating_ctas <= 0 || config.saturating_ctas >= config.num_ctas) return tile;
+  return std::max(tile, mean + mean * (config.num_ctas - config.saturating_ctas) / (2 * int64_t(config.saturating_ctas)));
+}
 
-void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+void cut_heap(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out) {
   out.policy = Policy::heap;
   int64_t fixed = 0;
   for (const Tile& t : work.tiles) {
@@ -49,7 +57,7 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
   for (int32_t i = 0; i < int32_t(work.tiles.size()); ++i) {
     const Tile& t = work.tiles[i];
     if (t.runs == 0) continue;
-    const int64_t tile_kv = config.classes[t.kernel_class].tile_kv;
+    const int64_t tile_kv = grid[t.kernel_class];
     const int64_t cap = cap_tokens(cap_cost, int64_t(t.token_cost) * t.kv_head_count, tile_kv);
     cap_of_class[t.kernel_class] = std::max(cap_of_class[t.kernel_class], cap);
     const int32_t full = full_runs(t);
@@ -61,6 +69,23 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
   out.chunk_cap = int32_t(std::min<int64_t>(work.units[0] > 0 ? cap_of_class[0] : cap_of_class[1], INT32_MAX));
   memory.loads.assign(config.num_ctas, 0);
   longest_first(memory, memory.loads, out.pieces);
+}
+
+}  // namespace
+
+void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  cut_heap(work, config, {config.classes[0].tile_kv, config.classes[1].tile_kv}, memory, out);
+}
+
+bool place_heap(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out) {
+  // Of more units a cut is a small part of the step, and longest first takes the host longer than that.
+  const bool shares_memory = config.saturating_ctas > 0 && config.saturating_ctas < config.num_ctas;
+  if (work.num_units > config.num_ctas && !(shares_memory && work.num_units <= int64_t(kWholeUnitsPerCta) * config.num_ctas)) return false;
+  cut_heap(work, config, grid, memory, out);
+  if (max_load(memory.loads) <= heap_bound(work, config)) return true;
+  out.pieces.clear();
+  out.chunk_cap = 0;
+  return false;
 }
 
 }  // namespace kvloom::plan

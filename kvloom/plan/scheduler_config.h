@@ -16,6 +16,7 @@ struct SchedulerConfig {
   Policy policy = Policy::automatic;
   LevelMode levels = LevelMode::automatic;
   int32_t split_tokens = 256;        // fixed_split: chunk length, a multiple of tile_kv of class 0
+  bool classes_agree = false;        // fixed_split: kernels of both classes give a row the same bits; else all items are of class 0
   int32_t compute_rows_above = 16;   // groups with more packed rows a KV head than this are compute class (1), else memory class (0)
   KernelClass classes[2];            // [0] memory, [1] compute
   int64_t cost_partial = 650;        // write one partial and tell the others

@@ -11,7 +11,8 @@ TileRules::TileRules(const AttentionSpec& spec, const SchedulerConfig& config)
       num_kv_heads(spec.num_kv_heads),
       range(spec.variant.range),
       compute_rows_above(config.compute_rows_above),
-      pin_class0(config.policy == Policy::fixed_split),
+      fixed_split(config.policy == Policy::fixed_split),
+      pin_class0(fixed_split && !config.classes_agree),
       classes(config.classes) {
   for (int c = 0; c < 2; ++c) shape[c] = TileShape::of(group_size, config.classes[c].tile_rows);
 }

@@ -67,7 +67,8 @@ struct TileRules {
   int32_t num_kv_heads;
   KeyRange range;
   int32_t compute_rows_above;
-  bool pin_class0;  // fixed_split: one kernel for every query length
+  bool fixed_split;
+  bool pin_class0;  // fixed_split: one kernel for every query length, where those of the classes don't agree
   const KernelClass* classes;
   TileShape shape[2];
 

@@ -75,6 +75,7 @@ AttendModule load(const Device& device, const jit::Unit& unit) {
     loaded.entries[at] = make_entry(module, unit.key, entry.name.c_str(), read_facts(module, unit.key, entry.name), device.target());
   }
   if (loaded.entries[3].function == nullptr) loaded.entries[3] = loaded.entries[0];
+  if (loaded.entries[1].function == nullptr) loaded.entries[1] = loaded.entries[loaded.entries[2].function != nullptr ? 2 : 0];
   if (loaded.entries[2].function == nullptr) loaded.entries[2] = loaded.entries[1];
   return loaded;
 }

@@ -18,7 +18,7 @@ struct AttendModule {
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };
   static constexpr int kEntries = 4;
-  Entry entries[kEntries];  // memory, compute, mixed (if the unit has none: compute), small: memory with the tiles that it has in mixed (or memory)
+  Entry entries[kEntries];  // memory, compute (if the unit has none: mixed, or memory, which is then all it has), mixed (or compute), small: memory with the tiles that it has in mixed (or memory)
 
   static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
 

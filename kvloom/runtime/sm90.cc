@@ -42,6 +42,24 @@ void use_stream(const AttentionSpec& s, SchedulerConfig& config) {
   config.keep_whole_margin = int64_t(config.classes[0].tile_kv) * config.classes[0].cost_per_token;
 }
 
+constexpr int32_t kFixedSplit = 512;  // tokens of a chunk: what ends one is hidden by what is on its way, and few steps want finer cuts (docs: lab notes)
+
+// fixed_split: rows of all steps are streamed, so that nobody else's decide which kernel a request's run on.
+OwnSchedules fixed_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+  sm80_schedule(s, g, config);
+  config.classes[0] = config.classes[1] = stream_class(s, true);
+  const std::optional<KernelClass> many = stream_many_class(s);
+  if (many) config.classes[1] = *many;
+  config.classes_agree = many.has_value();
+  config.split_tokens = kFixedSplit;
+  config.keep_whole_margin = int64_t(config.classes[0].tile_kv) * config.classes[0].cost_per_token;
+  config.num_ctas = g.num_sms;
+  config.saturating_ctas = stream_saturating_ctas(g.num_sms);
+  OwnSchedules own;
+  own.all_compute_mixed = true;
+  return own;
+}
+
 // fp8 K and V: steps of few rows are streamed; all others run on mma.sync, which has them as they are.
 OwnSchedules fp8_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   sm80_schedule(s, g, config);
@@ -66,12 +84,12 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
     }
   }
   if (s.variant.rope.mode != RopeMode::none) return "rope: keys are read as they are stored";
-  if (fixed_split) return "fixed_split: wanted one kernel for steps of every kind";
   if (g.shared_bytes_block < kSharedBytes) return kvloom::format("{} bytes of shared memory for a CTA, wanted {}", g.shared_bytes_block, kSharedBytes);
   return sm80_refusal(s, g, fixed_split);
 }
 
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+  if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
   if (is_fp8(s.kv_dtype)) return fp8_schedule(s, g, config);
   const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
   sm80_schedule(s, g, config);
@@ -91,6 +109,15 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
 
 jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   const std::string key = unit_key("sm90", s, fixed_split);
+  if (fixed_split) {
+    std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(s, StreamKind::fixed_split)}};
+    std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"}};
+    if (stream_many_class(s)) {
+      configs.push_back({"stream", "kMixed", stream_text(s, StreamKind::fixed_split_many)});
+      entries.push_back({"attend_mixed", "KVLOOM_STREAM_ATTEND", "kMixed"});
+    }
+    return jit::attend_unit(key, s, configs, entries);
+  }
   if (is_fp8(s.kv_dtype)) {
     const Sm80Texts many = sm80_texts(s, g, fixed_split);
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;

@@ -6,33 +6,47 @@
 namespace kvloom::runtime {
 namespace {
 
-constexpr double kBytesPerNs = 34.0;  // that an SM reads where all of them do (docs: lab notes, H200)
+constexpr double kBytesPerNs = 34.0;   // that an SM reads where all of them do (docs: lab notes, H200)
+constexpr double kFlopPerNs = 1400.0;  // that an SM does of items with many rows under fixed_split
 
-stream::AttendConfig config(const AttentionSpec& s) {
-  return stream::config_of({s.head_dim_qk, s.head_dim_vo, s.q_dtype, s.kv_dtype, s.o_dtype, s.storage == Storage::paged});
+stream::UnitSpec unit_spec(const AttentionSpec& s, bool fixed_split) {
+  return {s.head_dim_qk, s.head_dim_vo, s.q_dtype, s.kv_dtype, s.o_dtype, s.storage == Storage::paged, fixed_split};
 }
 
 }  // namespace
 
-KernelClass stream_class(const AttentionSpec& s) {
-  const stream::AttendConfig c = config(s);
+KernelClass stream_class(const AttentionSpec& s, bool fixed_split) {
+  const stream::AttendConfig c = stream::config_of(unit_spec(s, fixed_split));
   KernelClass k;
   k.tile_rows = c.kRows;
-  k.tile_kv = 4 * c.kPieceKeys;
+  k.tile_kv = fixed_split ? c.turn_keys() : 4 * c.kPieceKeys;
   k.heads_per_item = c.heads;
   k.cost_per_token = int32_t((double(s.head_dim_qk) + s.head_dim_vo) * size_of(s.kv_dtype) / kBytesPerNs) + 1;  // nanoseconds of a CTA
   k.cost_per_item = 600;  // what lies between items is hidden by what is on its way, but for their ends
   return k;
 }
 
+std::optional<KernelClass> stream_many_class(const AttentionSpec& s) {
+  if (!stream::has_many(unit_spec(s, true))) return {};
+  const stream::AttendConfig c = stream::many_config_of(unit_spec(s, true));
+  KernelClass k;
+  k.tile_rows = c.kManyRows;
+  k.tile_kv = c.turn_keys();
+  k.cost_per_token = int32_t(2.0 * (s.head_dim_qk + s.head_dim_vo) * c.kManyRows / kFlopPerNs) + 1;
+  k.cost_per_item = 1500;
+  return k;
+}
+
 int32_t stream_saturating_ctas(int32_t num_sms) { return num_sms * 3 / 5; }  // 70 to 77 of an H200's 132 (docs: lab notes)
 
-std::string stream_text(const AttentionSpec& s) {
-  const stream::AttendConfig c = config(s);
+std::string stream_text(const AttentionSpec& s, StreamKind kind) {
+  const stream::UnitSpec u = unit_spec(s, kind != StreamKind::plain);
+  const stream::AttendConfig c = kind == StreamKind::fixed_split_many ? stream::many_config_of(u) : stream::config_of(u);
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .q_dtype = kvloom::DType::{}, .kv_dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .heads = {}, "
-      ".pieces = {}, .paged = {}, .gathers = {}, .q_in_registers = {}",
-      c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.heads, c.pieces, c.paged, c.gathers, c.q_in_registers);
+      ".pieces = {}, .paged = {}, .gathers = {}, .q_in_registers = {}{}{}",
+      c.head_dim_qk, c.head_dim_vo, name_of(c.q_dtype), name_of(c.kv_dtype), name_of(c.o_dtype), c.heads, c.pieces, c.paged, c.gathers, c.q_in_registers,
+      c.fixed_split ? ", .fixed_split = true" : "", c.many ? ", .many = true" : "");
 }
 
 }  // namespace kvloom::runtime

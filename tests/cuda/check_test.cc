@@ -65,8 +65,7 @@ TEST(CudaCheck, EveryKeyIsAskedForAndNoOther) {
   for (int64_t i = 0; i < 1000; ++i) {
     const check::Case c = check::case_of(gpu_options(), i);
     for (const bool fixed_split : {false, true}) {
-      const char* const kernel = fixed_split ? nullptr : c.kernel.c_str();
-      const runtime::Choice choice = runtime::choose_attend(c.spec, {Backend::cuda, nullptr, -1, "sm_90a", kernel, fixed_split});
+      const runtime::Choice choice = runtime::choose_attend(c.spec, {Backend::cuda, nullptr, -1, "sm_90a", c.kernel.empty() ? nullptr : c.kernel.c_str(), fixed_split});
       EXPECT_TRUE(keys.contains(choice.unit.key)) << choice.unit.key;
       units.insert(choice.unit.key);
     }

@@ -18,6 +18,8 @@ class FakeGpu {
  public:
   static FakeGpu& get();
   bool is_fake() const { return controls_.reset != nullptr; }
+  /// A driver whose kernels are emulated (lab/sm90); the usual one's arithmetic is the CPU's.
+  bool is_emulated() const;
   void reset() {
     if (is_fake()) controls_.reset();
   }

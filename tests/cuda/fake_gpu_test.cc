@@ -25,7 +25,7 @@ const char* driver_file() {
   const char* other = std::getenv("KVLOOM_TEST_DRIVER");
   return other != nullptr ? other : KVLOOM_FAKE_DRIVER;
 }
-bool is_emulated() { return std::getenv("KVLOOM_TEST_DRIVER") != nullptr; }
+bool has_other_driver() { return std::getenv("KVLOOM_TEST_DRIVER") != nullptr; }
 
 bool wants_real_gpu() {
   const char* word = std::getenv("KVLOOM_TEST_GPU");
@@ -56,17 +56,21 @@ FakeGpu::FakeGpu() {
   find(controls_.last_early, "fake_last_early");
 }
 
+bool FakeGpu::is_emulated() const { return is_fake() && has_other_driver(); }
+
 FakeGpu& FakeGpu::get() {
   static FakeGpu gpu;
   return gpu;
 }
 
 void FakeGpu::add_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shared_bytes) {
-  if (is_fake()) ASSERT_TRUE(store_fake_kernel(spec, fixed_split, shared_bytes, is_emulated()));
+  if (!is_fake()) return;
+  ASSERT_TRUE(store_fake_kernel(spec, fixed_split, shared_bytes, has_other_driver()));
 }
 
 void FakeGpu::add_program(const jit::Program& program) {
-  if (is_fake()) ASSERT_TRUE(store_fake_program(program));
+  if (!is_fake()) return;
+  ASSERT_TRUE(store_fake_program(program));
 }
 
 GpuStep::GpuStep(Step& step, int32_t device) : step_(step), device_(device) {

@@ -18,8 +18,8 @@ bool store_fake_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shar
     cubin.spec = spec;
     if (choice.winner().kernel->family == std::string("sm90")) {  // as its kernels are
       const int32_t rows = spec.head_dim_qk == 64 && spec.head_dim_vo == 64 ? 192 : 128;
-      cubin.memory = {384, 190000, 1, 1, 16, 0, is_fp8(spec.kv_dtype) ? 2 : 1, 128};
-      if (!is_fp8(spec.kv_dtype)) {
+      cubin.memory = cubin.mixed = {384, 190000, 1, 1, 16, 0, is_fp8(spec.kv_dtype) ? 2 : 1, 128};
+      if (!is_fp8(spec.kv_dtype) && !fixed_split) {
         cubin.compute = emulated ? KernelFacts{640, 210000, 1, 1, 16, 2 * rows} : KernelFacts{384, 210000, 1, 2, 32, rows};
         cubin.mixed = {384, 210000, 1, 1, 32, rows};
       }

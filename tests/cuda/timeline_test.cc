@@ -44,7 +44,6 @@ TEST_F(GpuTimeline, EveryItemOnceAndInOrder) {
   for (const char* kernel : {"sm80", "sm90"}) {
     for (const Policy policy : {Policy::automatic, Policy::heap, Policy::none, Policy::fixed_split}) {
       for (const auto& requests : kSteps) {
-        if (kernel == std::string("sm90") && policy == Policy::fixed_split) continue;
         Step s = make_step(requests);
         EngineOptions options = timed_options(kernel);
         options.policy = policy;

@@ -59,6 +59,8 @@ std::string recorded_with() {
 
 bool contains(const Recorded& r, const std::string& word) { return word == "all" || r.key.find(word) != std::string::npos; }
 
+bool is_for_hopper(const Recorded& r) { return r.key.rfind("attend.sm90.", 0) == 0; }
+
 /// What KVLOOM_UNITS asks for.
 std::vector<Recorded> units_to_compile() {
   std::vector<Recorded> list = recorded_units();
@@ -130,7 +132,8 @@ TEST(Units, CompileWithinRecordedBounds) {
     const Recorded now = measure(bound.key, "sm_90a");
     for (const std::string& loss : now.losses) ADD_FAILURE() << bound.key << ": " << loss;
     for (int e = 0; e < kEntries; ++e) {
-      EXPECT_TRUE(now.registers[e] > 0 || e == 3) << bound.key << ": entry " << e;
+      const bool may_lack = e == 3 || (e > 0 && is_for_hopper(bound) && bound.key.ends_with(".fixed-split"));
+      EXPECT_TRUE(now.registers[e] > 0 || may_lack) << bound.key << ": entry " << e;
       if (bound.registers[e] == 0 || !comparable) continue;  // not recorded yet
       EXPECT_LE(now.registers[e], bound.registers[e]) << bound.key << ": entry " << e;
       EXPECT_LE(now.spills[e], bound.spills[e]) << bound.key << ": entry " << e;
@@ -139,8 +142,6 @@ TEST(Units, CompileWithinRecordedBounds) {
 }
 
 constexpr const char* kOtherArchs[] = {"sm_80", "sm_89", "sm_100a", "sm_120a"};
-
-bool is_for_hopper(const Recorded& r) { return r.key.rfind("attend.sm90.", 0) == 0; }
 
 // Each generation on its own part of the list, so that together they see more of it. Family sm90 is left out: the next test says why.
 TEST(Units, OtherGenerationsCompile) {

@@ -184,6 +184,17 @@ __device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const Pla
   }
 }
 
+/// How a team merges a unit: row by row, a warp each.
+template <bool kInTurn, int kInFlight>
+struct MergeRows {
+  template <class V, DType kType, class Team>
+  __device__ __forceinline__ static void unit(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int dims) {
+    for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {
+      warp_merge_row<V, kType, kInTurn, kInFlight>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
+    }
+  }
+};
+
 /// Whole warps of a CTA that work together, the CTA's first warp or another in front.
 struct WholeCta {
   __device__ __forceinline__ static int warp() { return int(threadIdx.x) >> 5; }
@@ -199,7 +210,7 @@ struct UnitAhead {
 
 /// Arrives at the item's units; the team that was last merges them, and leaves their counters at zero. `teams`: that do an item together.
 /// `complete` is one shared word. `first`: the first unit, if it is known. All threads of the team call it, after its partials are written.
-template <class V, DType kType, bool kInTurn, int kInFlight, class Team>
+template <class V, DType kType, bool kInTurn, int kInFlight, class Team, class Merge = MergeRows<kInTurn, kInFlight>>
 __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete,
                                             const UnitAhead* first = nullptr, Marks marks = {}) {
   const int lane = int(threadIdx.x) & 31;
@@ -225,9 +236,7 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
     for (uint32_t left = *complete; left != 0; left &= left - 1) {
       const int t = t0 + __ffs(int(left)) - 1;
       const MergeUnit unit = first != nullptr && t == 0 ? first->unit : plan.units[plan.touches[item.touch_begin + t]];
-      for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {
-        warp_merge_row<V, kType, kInTurn, kInFlight>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
-      }
+      Merge::template unit<V, kType, Team>(args, plan, unit, dims);
     }
   }
 }

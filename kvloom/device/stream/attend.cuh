@@ -8,18 +8,21 @@
 
 namespace kvloom::stream {
 
-template <AttendConfig C, class V>
+/// `kMany`: of an item with many rows (many.cuh): this warp has 16 of them, and half of their dims.
+template <AttendConfig C, class V, bool kMany = false>
 struct Warp {
   using Memory = SharedMemory<C, V>;
   static constexpr sm80::AttendConfig S = C.step();
-  static constexpr block::Form kForm = block::form_of<V>(false);
+  static constexpr block::Form kForm = block::form_of<V>(C.fixed_split);
   static constexpr int kStepPieces = C.step_pieces(), kStepKeys = C.step_keys();
+  static constexpr int kDimTiles = C.head_dim_vo / (kMany ? 16 : 8);  // n8 tiles of O that this warp has
   static_assert(C.pieces % C.turn_pieces() == 0, "a place is always the same warp's: one that is ahead would take an old phase for its own");
 
   const AttendArgs& args;
   Memory& m;
   const int lane = int(threadIdx.x) & 31, warp = ptx::uniform(int(threadIdx.x) >> 5) - C.kLoaderWarps;
   const int head = warp % C.heads, turn = warp / C.heads;  // of the pass's heads; of the head's warps
+  const int row0 = kMany ? warp % C.kManyWarps * 16 : 0, half = kMany ? warp / C.kManyWarps : 0;  // of the pass's rows; of O's dims
 
   // Of the moment.
   Pass<C>* pass;
@@ -27,16 +30,30 @@ struct Warp {
   RingPlace<C.pieces> at{turn * kStepPieces, 0};  // this warp's next pieces
   int32_t next = turn;                            // its step's number, counted from the beginning of the pass
   sm80::Queries<S, C.fp8()> q;
-  sm80::WarpState<S, C.head_dim_vo / 8> state;
+  sm80::WarpState<S, kDimTiles> state;
   QueryFactors<C> factors;  // of the lane's rows
+  int folded = 0;           // fixed_split: which of SharedMemory::folded is to be read
 
   // From a tile's address to the lane's.
   const uint32_t lane_k = ptx::kept(sm80::Keys<S, C.fp8(), S.key_tiles()>::lane_offset(0)),
-                 lane_v = ptx::kept(sm80::Values<S, C.head_dim_vo / 8>::lane_offset(0));
+                 lane_v = ptx::kept(first_values(sm80::Values<S, kDimTiles>::lane_offset(0)));
 
   __device__ __forceinline__ Warp(const AttendArgs& a, Memory& memory)
-      : args(a), m(memory), q(ptx::shared_address(memory.q) + uint32_t(head * Memory::kHeadQ), 0) {}
+      : args(a), m(memory), q(ptx::shared_address(memory.q) + uint32_t(head * Memory::kHeadQ), kMany ? row0 : 0) {}
 
+  /// From the lane's address in a row of V to that of the warp's first dim.
+  __device__ __forceinline__ uint32_t first_values(uint32_t offset) const {
+    if constexpr (!kMany) return offset;
+    constexpr int kChunk = kDimTiles, kBlock = VRows<C>::kBlockChunks;  // a tile of 16-bit values is a chunk
+    static_assert(!kMany || kChunk % kBlock == 0 || kBlock % kChunk == 0, "chunks of a half add to its first one without a carry");
+    return half == 0 ? offset : (offset ^ uint32_t(kChunk % kBlock << 4)) + uint32_t(kChunk / kBlock * VRows<C>::kBlockStride);
+  }
+  __device__ __forceinline__ block::Rows rows() const {
+    if constexpr (!kMany) return pass->rows(head);
+    block::Rows r = pass->rows(head);
+    r.row += row0, r.kept += row0;
+    return r;
+  }
   __device__ __forceinline__ const block::Scaling& scaling() const { return pass->scaling[head]; }
   __device__ __forceinline__ void leave_queries() {
     m.query.warp_leave(query_at);
@@ -47,7 +64,9 @@ struct Warp {
   }
   __device__ __forceinline__ void leave_pieces() {
     __syncwarp();
-    if constexpr (block::kArrivingLanes == 1) {
+    if constexpr (C.many) {  // as many arrivals as if all warps had used it
+      for (int i = lane; i < C.kWarps * block::kArrivingLanes; i += 32) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at]));
+    } else if constexpr (block::kArrivingLanes == 1) {
       if (lane < kStepPieces) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + lane]));
     } else {
       for (int i = 0; i < kStepPieces; ++i) ptx::barrier_arrive(ptx::shared_address(&m.piece.left[at.at + i]));
@@ -56,7 +75,7 @@ struct Warp {
     if (at.at >= C.pieces) at.at -= C.pieces, at.parity ^= 1;
   }
 
-  /// What the head's rows keep of the step at `token`, where ranges don't say it.
+  /// What all of the head's rows keep of the step at `token`, where ranges don't say it.
   __device__ __forceinline__ void make_mask(int32_t token) {
     auto& mask = m.mask[warp];
     const block::KeySpan& keys = pass->walk.keys;
@@ -89,6 +108,10 @@ struct Warp {
   /// The pieces from `token` on, which are there.
   __device__ __forceinline__ void step(int32_t token) {
     const bool masked = pass->masked;
+    if constexpr (C.fixed_split) {  // a turn is whole, its steps may have nothing
+      const block::TileWalk& walk = pass->walk;
+      if ((token >= walk.any_end || token + kStepKeys <= walk.any_begin) && token >= walk.prefix_end) return;
+    }
     if (masked) make_mask(token);
     const auto& mask = m.mask[warp];
     if (masked && mask.live[0] == 0) return;
@@ -102,11 +125,11 @@ struct Warp {
                  pass->kv_head + head,
                  pass->group.kv_pos0 + token,
                  masked ? mask.pos : nullptr,
-                 masked ? mask.word : nullptr,
+                 masked ? mask.word + (kMany ? row0 : 0) : nullptr,
                  0,
                  kStepKeys,
                  1};
-    tile.rows = pass->rows(head);
+    tile.rows = rows();
     tile.row0 = 0;
     tile.turns = nullptr;
     tile.cut = masked ? mask.full == 0 : token < pass->hull.all_begin || token + kStepKeys > pass->hull.all_end;
@@ -126,16 +149,18 @@ struct Warp {
     }
     sm80::weigh<S, V>(x, state, scaling().scale);
     if (tile.cut) clear_dead_values(values, token);
-    sm80::warp_accumulate<S, S.key_tiles() / 2, C.head_dim_vo / 8>(state.o, x.p, tile.v);
+    sm80::warp_accumulate<S, S.key_tiles() / 2, kDimTiles>(state.o, x.p, tile.v);
   }
 
   /// This warp's share of a pass.
   __device__ __forceinline__ void attend(Pass<C>& now, block::Marks& marks) {
     pass = &now;
-    m.query.wait_full(query_at);
-    q.hold();
-    factors.take(m.q_factor + (C.fp8() ? head * C.kRows : 0));
-    if constexpr (C.q_in_registers) leave_queries();
+    if (begins_rows()) {
+      m.query.wait_full(query_at);
+      q.hold();
+      factors.take(m.q_factor + (C.fp8() ? head * C.kRows : 0));
+      if constexpr (C.q_in_registers) leave_queries();
+    }
     state.clear();
     const int32_t count = pass->num_pieces / kStepPieces;
     if constexpr (block::kMarks) {
@@ -150,8 +175,20 @@ struct Warp {
     }
     marks.attended();
     next -= count;
-    if constexpr (!C.q_in_registers) leave_queries();
-    query_at.next();
+    if (ends_rows()) {
+      if constexpr (!C.q_in_registers) leave_queries();
+      query_at.next();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ bool begins_rows() const {
+    if constexpr (C.fixed_split) return pass->new_rows;
+    return true;
+  }
+  __device__ __forceinline__ bool ends_rows() const {
+    if constexpr (C.fixed_split) return pass->last_of_rows;
+    return true;
   }
 };
 

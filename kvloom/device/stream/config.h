@@ -16,8 +16,13 @@ struct AttendConfig {
   bool paged = true;
   bool gathers = false;  // has the code for pages that boxes can't fetch, too
   bool q_in_registers = true;
+  bool fixed_split = false;  // the plan has split_tokens: chunks are folded one by one, and a key is always the same warp's
+  bool many = false;         // fixed_split: has the code for items of class 1, which have many rows, too (many.cuh)
 
   static constexpr int kRows = 16, kPieceKeys = 16, kWarps = 8, kLoaderWarps = 4;
+  static constexpr int kManyRows = 64, kManyWarps = kManyRows / 16;  // of an item with many rows; warps along them
+  KVLOOM_HD constexpr int pass_rows() const { return many ? kManyRows : kRows; }
+  KVLOOM_HD constexpr int piece_users() const { return many ? kWarps : heads; }  // arrivals that leave a piece
   KVLOOM_HD constexpr int head_warps() const { return kWarps / heads; }  // warps of a head: they take its pieces in turn
   KVLOOM_HD constexpr int threads() const { return 32 * (kLoaderWarps + kWarps); }
   // Registers a thread: what the kernel is launched with, handed out anew between the warps that load and those that compute.
@@ -30,6 +35,7 @@ struct AttendConfig {
   KVLOOM_HD constexpr int step_keys() const { return step_pieces() * kPieceKeys; }
   /// Places of pieces come in so many: a place is always the same warp's.
   KVLOOM_HD constexpr int turn_pieces() const { return head_warps() * step_pieces(); }
+  KVLOOM_HD constexpr int turn_keys() const { return turn_pieces() * kPieceKeys; }
 
   /// What a warp does with its pieces is a tile of the sm80 family.
   KVLOOM_HD constexpr sm80::AttendConfig step() const {

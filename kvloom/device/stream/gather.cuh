@@ -23,7 +23,7 @@ struct RowLoader {
   using Asked = block::AskedKey;
   /// This lane's key: of piece `first` and, for the second half of the lanes, the warp's next one.
   __device__ __forceinline__ Asked ask(const Pass<C>& pass, const block::TileWalk& walk, int32_t num_pieces, int32_t first) const {
-    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = piece_token<C>(walk, piece) + lane % C.kPieceKeys;
+    const int32_t piece = first + lane / C.kPieceKeys * kRowWarps, key = piece_token<C>(pass, piece) + lane % C.kPieceKeys;
     if (piece >= num_pieces || key < walk.keys.begin || key >= walk.keys.end || !walk.touches(key)) return {0, -1};
     return block::ask_key<C.paged>(args.attend, pass.group, key);
   }
@@ -85,13 +85,14 @@ struct RowLoader {
     RingPlace<1> query_to;
     RingPlace<C.pieces> to{warp, 0};  // this warp's next piece
     int32_t next = warp;              // its number, counted from the beginning of the pass
+    bool fetched = true;              // Q, by the warp that does
 #pragma unroll 1
-    for (;; at.next(), query_to.next()) {
+    for (;; at.next(), fetched ? query_to.next() : void()) {
       if (warp == kPassWarp) passes.warp_make_next();
       m.passes.wait_full(at);
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
-      if (warp == kQueryWarp) warp_load_queries<C, V>(args.attend, m, pass, query_to);
+      if (warp == kQueryWarp) fetched = warp_load_queries<C, V>(args.attend, m, pass, query_to);
       const block::TileWalk& walk = pass.walk;
       const int32_t count = pass.num_pieces;
       // Page ids are there when the warps have asked for as much as the ring holds: memory that is kept busy takes that long to answer.

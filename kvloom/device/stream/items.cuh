@@ -20,14 +20,20 @@ __device__ __forceinline__ int32_t warp_fetch_start(const AttendArgs& args, Work
   return items;
 }
 
-/// Fills `pass`, whose item and group are there, for the item's KV heads from `first` on; ends with __syncwarp.
+/// Fills `pass`, whose item and group are there, for the item's KV heads from `first` on and some of its keys; ends with __syncwarp. `ends`: those are
+/// the last.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int first, Pass<C>& pass) {
+__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int first, const block::KeySpan& keys, bool ends, Pass<C>& pass) {
   const int lane = int(threadIdx.x) & 31;
-  const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
   const int kv_head = pass.item.kv_head + first, heads = min_of(C.heads, int(pass.item.kv_head_count) - first), count = pass.item.row_count;
   block::KeptHull hull = block::empty_hull(keys);
-  if (lane < C.kRows) {
+  if constexpr (C.many) {
+#pragma unroll 1
+    for (int r = lane; r < round_up(count, 16); r += 32) {
+      pass.kept[r] = block::resolve_row<V>(args, plan, pass.group, kv_head, keys, uint32_t(pass.item.row_begin + min_of(r, count - 1)), r < count, pass.row[r]);
+      if (r < count) block::widen(hull, block::hull_of(pass.kept[r], keys));
+    }
+  } else if (lane < C.kRows) {
     const bool there = lane < count;
     const uint32_t packed = uint32_t(pass.item.row_begin + min_of(lane, count - 1));
 #pragma unroll 1
@@ -43,18 +49,24 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
   __syncwarp();
   hull = block::join_lanes(0xffffffffu, hull);
   if (lane == 0) {
-    pass.walk = block::TileWalk::of<C.step_keys()>(keys, hull);
+    if constexpr (C.fixed_split) {
+      // Turns of all warps, counted from token 0: a key's warp hangs neither on the other rows nor on the pass before.
+      pass.walk = block::TileWalk::of<C.turn_keys()>(keys, hull);
+      pass.walk.start += C.turn_keys() - C.step_keys();
+    } else {
+      pass.walk = block::TileWalk::of<C.step_keys()>(keys, hull);
+    }
     pass.num_pieces = pass.walk.template count<C.step_keys()>() * C.step_pieces();
     pass.hull = hull;
     pass.kv_head = kv_head;
     pass.heads = heads;
     pass.masked = block::needs_masks<V>(pass.group, args.params.variant.range);
-    pass.last = first + heads == pass.item.kv_head_count;
+    pass.last = ends && first + heads == pass.item.kv_head_count;
     pass.end = pass.knows_entries = false;
   }
   if (lane < heads) {
     constexpr float kScoreFactor = C.fp8() ? sm80::power_of_two(sm80::score_log2<C.step()>()) : 1.0f;
-    pass.scaling[lane] = block::Scaling::of<V, block::form_of<V>(false)>(args.params.variant, kv_head + lane, kScoreFactor);
+    pass.scaling[lane] = block::Scaling::of<V, block::form_of<V>(C.fixed_split)>(args.params.variant, kv_head + lane, kScoreFactor);
   }
   __syncwarp();
 }
@@ -69,8 +81,12 @@ struct PassMaker {
   int head = 0;
   bool done = false;
   RingPlace<kPasses> to;
+  int32_t split = 0;    // fixed_split: tokens of a chunk
+  int32_t done_to = 0;  // of the item's keys for these heads, if there were any before
 
-  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {}
+  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {
+    if constexpr (C.fixed_split) split = static_cast<const PlanHeader*>(a.plan)->split_tokens;
+  }
 
   __device__ __forceinline__ void warp_make_next() {
     if (done) return;
@@ -80,8 +96,10 @@ struct PassMaker {
     find_item(pass, plan);
     if (done && item == 0) block::warp_refuse_rows<C.o_dtype>(args, C.head_dim_vo, 0, 1);
     if (!done) {
-      warp_make_pass<C, V>(args, plan, head, pass);
-      head += C.heads;
+      bool ends = true;
+      const block::KeySpan keys = next_keys(pass, ends);
+      warp_make_pass<C, V>(args, plan, head, keys, ends, pass);
+      if (ends) head += C.heads;
       if (head >= pass.item.kv_head_count) head = 0, ++item;
     }
     if (block::lane_arrives(int(threadIdx.x) & 31)) {
@@ -104,6 +122,26 @@ struct PassMaker {
     const int32_t i = plan.cta_indptr[blockIdx.x] + item;
     done = i >= plan.cta_indptr[blockIdx.x + 1];
     if (!done) block::warp_fetch_item(plan, i, pass.item, pass.group);
+  }
+  /// Keys of the next pass over the item: all of them, or the next chunk. `ends`: there are no more.
+  __device__ __forceinline__ block::KeySpan next_keys(Pass<C>& pass, bool& ends) {
+    const WorkItem& i = pass.item;
+    if constexpr (C.fixed_split) return next_chunk(pass, ends);
+    else return {i.kv_begin, i.kv_end};
+  }
+  __device__ __forceinline__ block::KeySpan next_chunk(Pass<C>& pass, bool& ends) {
+    const WorkItem& i = pass.item;
+    const bool begins = done_to <= i.kv_begin;
+    const int32_t begin = begins ? i.kv_begin : done_to, end = int32_t(min_of<int64_t>(i.kv_end, (int64_t(begin) / split + 1) * split));
+    ends = end >= i.kv_end;
+    done_to = ends ? 0 : end;
+    if ((int(threadIdx.x) & 31) == 0) {
+      const bool apart = i.partial_row >= 0 && i.chunked;
+      pass.begins = apart || begins, pass.written = apart || ends;
+      pass.new_rows = begins, pass.last_of_rows = ends;
+      pass.partial_row = i.partial_row + (apart ? (begin / split - i.kv_begin / split) * i.row_count * i.kv_head_count : 0);
+    }
+    return {begin, end};
   }
   /// What the end of the pass will want to know: it does not hold up the beginning.
   __device__ __forceinline__ void warp_look_ahead(Pass<C>& pass) {
@@ -137,21 +175,24 @@ __device__ __forceinline__ bool may_begin_early(const AttendArgs& args) {
   return args.plan_settled && !block::has_slope<V>() && scale.k_per_head == nullptr;
 }
 
-/// Q of a pass, when that of the one before has been taken; rows that are not there become zeros.
+/// Q of a pass, when that of the one before has been taken; rows that are not there become zeros. False: it is there already.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_load_queries(const AttendArgs& args, SharedMemory<C, V>& m, const Pass<C>& pass,
+__device__ __forceinline__ bool warp_load_queries(const AttendArgs& args, SharedMemory<C, V>& m, const Pass<C>& pass,
                                                   const RingPlace<1>& to) {
+  if constexpr (C.fixed_split) {
+    if (!pass.new_rows) return false;
+  }
   using Memory = SharedMemory<C, V>;
   const int lane = int(threadIdx.x) & 31;
   const char* const base = static_cast<const char*>(args.params.q);
   const uint32_t q = ptx::shared_address(m.q), full = ptx::shared_address(&m.query.full[0]);
   m.query.wait_left(to);
 #pragma unroll 4
-  for (int i = lane; i < pass.heads * C.kRows * QRows<C>::kChunks; i += 32) {
+  for (int i = lane; i < (C.many ? round_up(int(pass.item.row_count), 16) : pass.heads * C.kRows) * QRows<C>::kChunks; i += 32) {
     const int r = i / QRows<C>::kChunks, chunk = i % QRows<C>::kChunks;
     const block::PackedRow& row = pass.row[r];
     const int64_t offset = (row.token * args.params.q_token + row.q_head * args.params.q_head) * 2 + chunk * 16;
-    ptx::cp_async_16(q + uint32_t(r / C.kRows * Memory::kHeadQ) + QRows<C>::offset(r % C.kRows, chunk),
+    ptx::cp_async_16(q + uint32_t(r / C.pass_rows() * Memory::kHeadQ) + QRows<C>::offset(r % C.pass_rows(), chunk),
                      base + (row.token >= 0 ? offset : 0), row.token >= 0 ? 16 : 0);
   }
   if constexpr (C.fp8()) {
@@ -163,6 +204,7 @@ __device__ __forceinline__ void warp_load_queries(const AttendArgs& args, Shared
   } else {
     ptx::cp_async_arrive(full);
   }
+  return true;
 }
 
 }  // namespace kvloom::stream

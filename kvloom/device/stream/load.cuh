@@ -30,7 +30,7 @@ struct BoxLoader {
   /// That of piece `first` + lane / boxes of a pass.
   __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t first) const {
     const block::TileWalk& walk = pass.walk;
-    const int32_t piece = first + lane / boxes, key = piece_token<C>(walk, piece) + lane % boxes * box_keys, end = key + box_keys;
+    const int32_t piece = first + lane / boxes, key = piece_token<C>(pass, piece) + lane % boxes * box_keys, end = key + box_keys;
     const bool kept = (key < walk.any_end && end > walk.any_begin) ||
                       (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
     if (piece >= pass.num_pieces || !kept) return {false, 0, 0};

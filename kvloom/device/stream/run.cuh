@@ -3,7 +3,7 @@
 
 #include "kvloom/device/ptx/sync.cuh"
 #include "kvloom/device/stream/gather.cuh"
-#include "kvloom/device/stream/store.cuh"
+#include "kvloom/device/stream/many.cuh"
 
 namespace kvloom::stream {
 
@@ -19,17 +19,7 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
     if (pass.end) return;
     warp.attend(pass, marks);
     team_store(warp, pass, m);
-    marks.stored();
-    m.units.wait_full(at);
-    if (pass.last && pass.item.partial_row >= 0) {
-      PlanView plan;
-      if (pass.knows_entries) plan.entries.data = pass.entry;  // all that is asked for
-      else plan = view_plan(args.plan);
-      block::team_arrive<V, C.o_dtype, false, block::merge_loads(false), ComputeWarps<C>>(args, plan, pass.item, C.head_dim_vo, 1, &m.complete,
-                                                                                          &pass.unit, marks);
-    }
-    if (pass.last) marks.done();
-    m.passes.warp_leave(at);
+    team_end_pass<C, V>(args, m, pass, at, marks);
   }
 }
 
@@ -39,7 +29,7 @@ __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered)
     m.query.init(32, C.kWarps);
     m.passes.init(block::kArrivingLanes, C.kWarps + (gathered ? C.kLoaderWarps : C.kLoaderWarps - 1));  // who makes passes leaves those that it works on, too
     m.units.init(block::kArrivingLanes, 1);
-    m.piece.init(gathered ? 32 : 2, C.heads);
+    m.piece.init(gathered ? 32 : 2, C.piece_users());
     ptx::barrier_init_fence();
   }
   __syncthreads();
@@ -60,11 +50,12 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
   if (warp == kKeyWarp + 1) return BoxLoader<C, V, VRows<C>>{args, args.boxes.v, m, ptx::shared_address(m.v)}.run();
   RingPlace<kPasses> at;
   RingPlace<1> to;
+  bool fetched = false;
 #pragma unroll 1
-  for (;; at.next(), to.next()) {
+  for (;; at.next(), fetched ? to.next() : void()) {
     m.passes.wait_full(at);
     if (m.pass[at.at].end) return;
-    warp_load_queries<C, V>(args.attend, m, m.pass[at.at], to);
+    fetched = warp_load_queries<C, V>(args.attend, m, m.pass[at.at], to);
     m.passes.warp_leave(at);
   }
 }
@@ -83,7 +74,8 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
   if (warp >= kLoaders) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
     ptx::grid_dependency_wait();
-    team_run<C, V>(args.attend, m, marks);
+    if constexpr (C.many) team_run_many<C, V>(args.attend, m, marks);
+    else team_run<C, V>(args.attend, m, marks);
     return marks.leave();
   }
   ptx::warpgroup_give_registers<C.loader_registers()>();

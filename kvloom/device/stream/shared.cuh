@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kvloom/contract/attend_boxes.h"
-#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/block/fold.cuh"
 #include "kvloom/device/block/ring.cuh"
 #include "kvloom/device/block/scaling.cuh"
 #include "kvloom/device/block/tile_walk.cuh"
@@ -20,10 +20,22 @@ inline constexpr int kPassWarp = 0, kQueryWarp = 1, kKeyWarp = 2;
 inline constexpr int kEntriesAhead = 32;  // partials of a merge unit that are known before the item's end
 inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
 
+/// fixed_split: a pass is a chunk of an item for some KV heads, and what was folded of the chunks before it is in shared memory.
+template <bool kFixed>
+struct Chunk {};
+template <>
+struct Chunk<true> {
+  bool begins;          // nothing is folded before it
+  bool written;         // what has been folded goes out behind it
+  bool new_rows;        // Q is fetched; else it is that of the pass before
+  bool last_of_rows;    // the next pass has other rows
+  int32_t partial_row;  // of the first row of what is written and the item's first head; -1: final
+};
+
 /// A pass over keys of an item, for some neighbouring KV heads, as all warps of the CTA know it: made by the warp that goes through the
 /// items.
 template <AttendConfig C>
-struct Pass {
+struct Pass : Chunk<C.fixed_split> {
   WorkItem item;
   RowGroup group;
   block::TileWalk walk;  // steps
@@ -34,8 +46,8 @@ struct Pass {
   bool last;    // of the item
   bool end;     // there are no more items
   block::Scaling scaling[C.heads];
-  block::KeptTokens kept[C.kRows];
-  block::PackedRow row[C.heads * C.kRows];  // of the first head, of the next, ...
+  block::KeptTokens kept[C.pass_rows()];
+  block::PackedRow row[C.heads * C.pass_rows()];  // of the first head, of the next, ...
   block::UnitAhead unit;  // the first that the item touches, if any; there a little later (SharedMemory::units)
   alignas(8) MergeEntry entry[kEntriesAhead];  // its partials, if the item touches no other and they are not more: its entries then begin at 0
   bool knows_entries;
@@ -43,9 +55,22 @@ struct Pass {
   __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
 };
 
-/// The first key of piece `piece` of a pass, in list tokens.
+/// True if a pass is of an item with many rows.
 template <AttendConfig C>
-__device__ __forceinline__ int32_t piece_token(const block::TileWalk& walk, int32_t piece) {
+__device__ __forceinline__ bool has_many_rows(const Pass<C>& pass) {
+  if constexpr (C.many) return pass.item.kernel_class == 1;
+  return false;
+}
+
+/// The first key of piece `piece` of a pass, in list tokens. Where rows are many, all warps do all pieces: first those that one warp would have done by
+/// itself, then the next one's.
+template <AttendConfig C>
+__device__ __forceinline__ int32_t piece_token(const Pass<C>& pass, int32_t piece) {
+  const block::TileWalk& walk = pass.walk;
+  if (has_many_rows(pass)) {
+    const uint32_t turns = max_of(1u, uint32_t(pass.num_pieces) / uint32_t(C.turn_pieces()));
+    piece = int32_t(uint32_t(piece) % turns * uint32_t(C.turn_pieces()) + uint32_t(piece) / turns);
+  }
   constexpr uint32_t kTogether = uint32_t(C.step_pieces());
   const uint32_t step = uint32_t(piece) / kTogether, part = uint32_t(piece) % kTogether;
   return walk.template tile<C.step_keys()>(int32_t(step)) + int32_t(part) * C.kPieceKeys;
@@ -58,9 +83,18 @@ using VRows = tile::BoxRows<C.head_dim_vo * size_of(C.kv_dtype)>;
 template <AttendConfig C>
 using QRows = tile::SwizzledRows<C.head_dim_qk * 2>;
 
+/// What has been folded, of all rows of a pass.
+template <AttendConfig C, bool kFixed>
+struct Folded {};
+template <AttendConfig C>
+struct Folded<C, true> {
+  alignas(16) float folded_o[C.heads * C.pass_rows()][C.head_dim_vo];
+  block::FoldState folded[2][C.heads * C.kRows];  // read here and written there, in turn: nobody waits for another
+};
+
 template <AttendConfig C, class V>
-struct SharedMemory {
-  static constexpr int kHeadK = KRows<C>::bytes(C.kPieceKeys), kHeadV = VRows<C>::bytes(C.kPieceKeys), kHeadQ = QRows<C>::bytes(C.kRows);
+struct SharedMemory : Folded<C, C.fixed_split> {
+  static constexpr int kHeadK = KRows<C>::bytes(C.kPieceKeys), kHeadV = VRows<C>::bytes(C.kPieceKeys), kHeadQ = QRows<C>::bytes(C.pass_rows());
   static constexpr int kExchangeRows = 4, kExchangeStride = C.head_dim_vo + 8;  // rows of a warp at a time; floats, free of bank conflicts
 
   alignas(1024) char k[C.pieces][C.heads * kHeadK];
@@ -70,7 +104,7 @@ struct SharedMemory {
   alignas(16) float o[C.kWarps][kExchangeRows * kExchangeStride];  // states of warps that share rows, where they meet
   float max[C.kWarps][kExchangeRows], sum[C.kWarps][kExchangeRows];
   Pass<C> pass[kPasses];
-  block::PartMask<C.kRows, 1> mask[C.kWarps];  // a warp's own, of the piece that it works on
+  block::PartMask<C.pass_rows(), 1> mask[C.kWarps];  // a warp's own, of the piece that it works on
   uint32_t complete;
   Ring<1> query;
   Ring<kPasses> passes;

@@ -91,9 +91,53 @@ __device__ __forceinline__ void store_merged(const AttendArgs& args, Pass<C>& pa
   }
 }
 
+/// The same under fixed_split: folded with the chunks before, and written where those end.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void fold_merged(const AttendArgs& args, Pass<C>& pass, SharedMemory<C, V>& m, int head, int row, int r, int dim, int folded) {
+  using Memory = SharedMemory<C, V>;
+  constexpr bool kSum = block::has_weight<V>();
+  const auto fold = [](float4& o, const float4& x, const block::Rescaled& by) {
+    o = make_float4(block::fold_into(o.x, x.x, by), block::fold_into(o.y, x.y, by), block::fold_into(o.z, x.z, by), block::fold_into(o.w, x.w, by));
+  };
+  const auto multiply = [](float4& o, float f) { o = make_float4(__fmul_rn(o.x, f), __fmul_rn(o.y, f), __fmul_rn(o.z, f), __fmul_rn(o.w, f)); };
+  block::FoldState state;
+  float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+  for (int w = 0; w < C.head_warps(); ++w) {
+    const int warp = w * C.heads + head;
+    const float4 x = *reinterpret_cast<const float4*>(m.o[warp] + r * Memory::kExchangeStride + dim);
+    fold(o, x, state.template take<kSum>({block::FoldState::reference_of(m.max[warp][r], pass.scaling[head].scale), m.sum[warp][r]}));
+  }
+  const int kv_head = pass.kv_head + head, at_row = head * C.kRows + row;
+  const ScaleParams& scales = args.params.variant.scale;
+  multiply(o, (scales.v_per_head ? scales.v_per_head[kv_head] : scales.v) * sm80::power_of_two(sm80::value_log2<C.step()>()));
+  float4& before = *reinterpret_cast<float4*>(&m.folded_o[at_row][dim]);
+  if (!pass.begins) {
+    const block::FoldState chunk = state;
+    const float4 x = o;
+    state = m.folded[folded][at_row], o = before;
+    fold(o, x, state.template take<kSum>(chunk));
+  }
+  if (!pass.written) {
+    before = o;
+    if (dim == 0) m.folded[folded ^ 1][at_row] = state;
+  } else if (pass.partial_row >= 0) {
+    const int64_t at = int64_t(pass.partial_row) + int64_t(kv_head - pass.item.kv_head) * pass.item.row_count + row;
+    *reinterpret_cast<float4*>(args.scratch.partial_o + at * C.head_dim_vo + dim) = o;
+    if (dim == 0) reinterpret_cast<block::FoldState*>(args.scratch.partial_lse)[at] = state;
+  } else {
+    const block::PackedRow& to = pass.row[at_row];
+    const block::RowOutput out = block::row_output<V>(args, to.token, to.q_head, state.template lse<kSum>(), size_of(C.o_dtype));
+    multiply(o, state.template normalise<kSum>());
+    multiply(o, out.factor);
+    store_four<C.o_dtype>(out.o + dim * size_of(C.o_dtype), o);
+    if (out.lse && dim == 0) *out.lse = out.lse_value;
+  }
+}
+
 /// All rows of a pass, by all warps that compute.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void team_store(const Warp<C, V>& warp, Pass<C>& pass, SharedMemory<C, V>& m) {
+__device__ __forceinline__ void team_store(Warp<C, V>& warp, Pass<C>& pass, SharedMemory<C, V>& m) {
   constexpr int kRows = SharedMemory<C, V>::kExchangeRows, kFours = C.head_dim_vo / 4;
 #pragma unroll 1
   for (int row0 = 0; row0 < pass.item.row_count; row0 += kRows) {
@@ -103,9 +147,29 @@ __device__ __forceinline__ void team_store(const Warp<C, V>& warp, Pass<C>& pass
 #pragma unroll 1
     for (int i = warp.warp * 32 + warp.lane; i < pass.heads * kRows * kFours; i += 32 * C.kWarps) {
       const int r = i / kFours % kRows;
-      if (row0 + r < pass.item.row_count) store_merged(warp.args, pass, m, i / kFours / kRows, row0 + r, r, i % kFours * 4);
+      if (row0 + r >= pass.item.row_count) continue;
+      if constexpr (C.fixed_split) fold_merged(warp.args, pass, m, i / kFours / kRows, row0 + r, r, i % kFours * 4, warp.folded);
+      else store_merged(warp.args, pass, m, i / kFours / kRows, row0 + r, r, i % kFours * 4);
     }
   }
+  warp.folded ^= 1;
+}
+
+/// What comes behind a pass: its item has arrived, if that was the last one.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void team_end_pass(const AttendArgs& args, SharedMemory<C, V>& m, Pass<C>& pass, const RingPlace<kPasses>& at, block::Marks& marks) {
+  marks.stored();
+  m.units.wait_full(at);
+  if (pass.last && pass.item.partial_row >= 0) {
+    using Merge = typename sm80::Select<C.fixed_split, block::FoldRows, block::MergeRows<false, block::merge_loads(false)>>::Type;
+    PlanView plan;
+    if (pass.knows_entries) plan.entries.data = pass.entry;  // all that is asked for
+    else plan = view_plan(args.plan);
+    block::team_arrive<V, C.o_dtype, C.fixed_split, block::merge_loads(false), ComputeWarps<C>, Merge>(args, plan, pass.item, C.head_dim_vo, 1, &m.complete,
+                                                                                                       &pass.unit, marks);
+  }
+  if (pass.last) marks.done();
+  m.passes.warp_leave(at);
 }
 
 }  // namespace kvloom::stream

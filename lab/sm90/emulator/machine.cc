@@ -11,8 +11,11 @@
 #include <set>
 
 #define UNIT(name, key)                                                                                            \
-  extern "C" void attend_memory_##name(const kvloom::BoxedAttendArgs), attend_compute_##name(const kvloom::BoxedAttendArgs), attend_mixed_##name(const kvloom::BoxedAttendArgs); \
-  extern "C" kvloom::KernelFacts attend_memory_##name##_facts, attend_compute_##name##_facts, attend_mixed_##name##_facts;
+  extern "C" void attend_memory_##name(const kvloom::BoxedAttendArgs);                                              \
+  extern "C" [[gnu::weak]] void attend_compute_##name(const kvloom::BoxedAttendArgs);                               \
+  extern "C" [[gnu::weak]] void attend_mixed_##name(const kvloom::BoxedAttendArgs);                                 \
+  extern "C" kvloom::KernelFacts attend_memory_##name##_facts;                                                      \
+  extern "C" [[gnu::weak]] kvloom::KernelFacts attend_compute_##name##_facts, attend_mixed_##name##_facts;
 #include "emulated.inc"
 #undef UNIT
 
@@ -38,7 +41,8 @@ Entry running;
 
 bool emulate_boxed(const KernelCall& call) {
   if (!call.boxed || call.spec.variant.user != nullptr) return false;
-  const std::string key = unit_key("sm90", call.spec, false);
+  const BoxedAttendArgs args = call.as<BoxedAttendArgs>();
+  const std::string key = unit_key("sm90", call.spec, view_plan(args.attend.plan).header->split_tokens > 0);
   static std::set<std::string> seen;
   const auto found = units.find(key);
   if (seen.insert(key).second) std::fprintf(stderr, "emulator: %s %s\n", key.c_str(), found == units.end() ? "is not there: the CPU's" : "runs");
@@ -46,7 +50,6 @@ bool emulate_boxed(const KernelCall& call) {
   const Kernel& kernel = found->second.at(call.name);
   const KernelFacts& facts = *kernel.facts;
   running = kernel.entry;
-  const BoxedAttendArgs args = call.as<BoxedAttendArgs>();
   simt::launch([](const void* a) { running(*static_cast<const BoxedAttendArgs*>(a)); }, &args, int(call.grid), facts.threads, facts.shared_bytes);
   return true;
 }
