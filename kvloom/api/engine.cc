@@ -37,7 +37,7 @@ void EngineState::take_workspace(const Workspace& workspace) {
     }
     const uintptr_t align = setup.on_gpu() ? 256 : uintptr_t(runtime::kScratchAlign);
     require(reinterpret_cast<uintptr_t>(data) % align == 0,
-            "Engine: workspace.data: got an address that is not a multiple of {} bytes, wanted one that is", align);
+            "Engine: workspace.data: got an address that is not a multiple of {} bytes ({}), wanted one that is", align, data);
     if (setup.device != nullptr) check_device_pointer(data, setup.choice.gpu.device, "Engine", "workspace.data");
   }
   scratch = runtime::scratch_at(data, layout);

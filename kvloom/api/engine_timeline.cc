@@ -30,8 +30,8 @@ TimelineLayout Engine::timeline_layout(const Plan& plan) const {
 CtaTimes* api::EngineState::checked_timeline(const PlanState& plan, void* memory) {
   if (memory == nullptr) return nullptr;
   require(timeline, "run: timeline: got memory, wanted a null pointer; this engine's runs take no times: make one with options.timeline = true");
-  require(reinterpret_cast<uintptr_t>(memory) % alignof(CtaTimes) == 0, "run: timeline: got an address that is not a multiple of {} bytes, wanted one that is",
-          alignof(CtaTimes));
+  require(reinterpret_cast<uintptr_t>(memory) % alignof(CtaTimes) == 0, "run: timeline: got an address that is not a multiple of {} bytes ({}), wanted one that is",
+          alignof(CtaTimes), memory);
   plan.view();  // known to the host: else nobody could say how much memory it takes
   if (pointers) pointers->check(memory, "run", "timeline");
   return static_cast<CtaTimes*>(memory);

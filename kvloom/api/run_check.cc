@@ -162,7 +162,7 @@ void check_addresses(const AttendParams& p, Span<const VariantParam> params, Poi
 void check_device_pointer(const void* p, int32_t device, const char* where, const char* name) {
   const runtime::PointerPlace place = runtime::place_of(p);
   require(place.memory != runtime::MemoryPlace::host,
-          "{}: {}: got host memory ({}), wanted memory that the GPU can read; copy it to the device", where, name, p);
+          "{}: {}: got host memory ({}), or memory that was freed, wanted memory that the GPU can read; copy it to the device", where, name, p);
   require(
       place.memory != runtime::MemoryPlace::device || place.managed || place.device == device,
       "{}: {}: got memory of GPU {} ({}), wanted GPU {}, where the engine runs; copy it there, or make the engine with options.device = {}",

@@ -86,7 +86,7 @@ void check_tensor(const Tensor& t, const Wanted& w) {
     refuse("stride: got {} along the last dimension, wanted 1; copy the tensor to make its last dimension contiguous", t.stride[last]);
   }
   if (reinterpret_cast<uintptr_t>(t.data) % uintptr_t(size_of(t.dtype)) != 0) {
-    refuse("data: got an address that is not a multiple of {} bytes, wanted one that is", size_of(t.dtype));
+    refuse("data: got an address that is not a multiple of {} bytes ({}), wanted one that is", size_of(t.dtype), t.data);
   }
   const Extent e = extent_of(t);
   if (e.high - e.low > __int128(1) << 62) {

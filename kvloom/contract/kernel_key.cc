@@ -75,6 +75,7 @@ ParsedKey parse_kernel_key(const std::string& key) {
   std::string same = k.family.empty() ? "" : kernel_key(k.task.c_str(), k.family.c_str(), k.spec, false);
   if (!k.user.empty()) same += ".user-" + k.user;
   if (k.fixed_split) same += ".fixed-split";
+  if (k.fault.empty() && !k.family.empty() && k.spec.head_dim_qk == 0) k.fault = "no word for the head dim, like d128";
   if (k.fault.empty() && same != key) k.fault = same.empty() ? key : "words missing, twice or out of order (it is spelt " + same + ")";
   if (k.fault.empty() && number < kFewestWords) k.fault = "too few words";
   if (k.spec.storage == Storage::ragged) k.spec.page_size = 1;

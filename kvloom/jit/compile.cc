@@ -48,7 +48,7 @@ std::string compiled(const Program& program, const std::string& arch) {
 std::string arch_of(int major, int minor) { return kvloom::format("sm_{}{}", major * 10 + minor, major >= 9 ? "a" : ""); }
 
 void check_arch(const std::string& arch, const char* where) {
-  const bool shape = arch.size() >= 5 && arch.starts_with("sm_") &&
+  const bool shape = arch.size() >= 5 && arch.size() <= 7 && arch.starts_with("sm_") &&
                      std::all_of(arch.begin() + 3, arch.end() - 1, [](char c) { return c >= '0' && c <= '9'; }) &&
                      ((arch.back() >= '0' && arch.back() <= '9') || arch.back() == 'a' || arch.back() == 'f');
   require(shape, "{}: got \"{}\", wanted an architecture like sm_80, sm_90a or sm_120a", where, arch);

@@ -139,7 +139,9 @@ const Driver& driver() {
 void fail_driver(CuResult result, const char* call, const std::string& what) {
   const std::string text = words_of(search().driver, result);
   const ErrorCode code = result == kCuOutOfMemory ? ErrorCode::out_of_memory : ErrorCode::io;
-  fail(code, "cuda: {}: got error {}{}{}", call, text, what.empty() ? "" : "; ", what);
+  // Whatever loads, allocates or waits has to be done before.
+  const char* remedy = result == kCuCaptureUnsupported ? "; not while a stream of this thread is being captured: make engines and plans, and load operations (load_ops), before that" : "";
+  fail(code, "cuda: {}: got error {}{}{}{}", call, text, what.empty() ? "" : "; ", what, remedy);
 }
 
 }  // namespace kvloom::jit

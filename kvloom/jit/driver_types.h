@@ -19,6 +19,7 @@ using CuAddress = unsigned long long;  // of device memory
 
 inline constexpr CuResult kCuSuccess = 0;
 inline constexpr CuResult kCuOutOfMemory = 2;
+inline constexpr CuResult kCuCaptureUnsupported = 900;
 inline constexpr CuResult kCuNotReady = 600;
 
 enum CuDeviceAttribute : int {

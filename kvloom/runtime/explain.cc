@@ -11,15 +11,17 @@ struct Ridge {
   std::string from;
 };
 
-Ridge ridge_of(const AttendKernel& kernel, const GpuTarget& gpu) {
+Ridge ridge_of(const AttendKernel& kernel, const AttentionSpec& spec, const GpuTarget& gpu, bool fixed_split) {
   if (kernel.backend == Backend::cpu) {
     return {double(kernel.flop_per_cycle) / kernel.bytes_per_cycle,
             kvloom::format("{} FLOP and {} bytes a cycle of one core, nominal", kernel.flop_per_cycle, kernel.bytes_per_cycle)};
   }
   const GpuRoofs r = typical_roofs(gpu.capability);
   if (r.chip == nullptr) return {0.0, kvloom::format("the roofs of {} are not known here", gpu.arch)};
-  return {r.tflops * 1e3 / r.gbps, kvloom::format("{:.0f} TFLOP/s and {:.0f} GB/s, {} {}", r.tflops, r.gbps,
-                                                  r.measured ? "measured on" : "the data sheet's for", r.chip)};
+  const bool warpgroups = kernel.gpu.by_warpgroups != nullptr && kernel.gpu.by_warpgroups(spec, fixed_split);
+  const double tflops = warpgroups ? r.wgmma_tflops : r.tflops;
+  return {tflops * 1e3 / r.gbps, kvloom::format("{:.0f} TFLOP/s of {} and {:.0f} GB/s, {} {}", tflops, warpgroups ? "wgmma" : "mma.sync", r.gbps,
+                                                r.measured ? "measured on" : "the data sheet's for", r.chip)};
 }
 
 /// Of K and V: Q, O and partials are read and written once and left out.
@@ -81,7 +83,7 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
   if (own.compute) {
     text += kvloom::format("steps of the compute class alone: {} clusters of CTAs\n", own.compute->num_ctas) + class_line("compute", own.compute->classes[1]);
   }
-  text += roof_lines(spec, ridge_of(*winner.kernel, choice.gpu), config.classes[1].tile_rows);
+  text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), (own.compute ? *own.compute : config).classes[1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {
     text +=
         "advice   RoPE is fused: every tile of rows rotates the keys that it reads, so prefill rotates them many times. Prefer RoPE at "

@@ -1,6 +1,7 @@
 #include "kvloom/runtime/gpu_target.h"
 
 #include "kvloom/jit/compile.h"
+#include "kvloom/support/format.h"
 
 #include <cstdlib>
 
@@ -25,7 +26,7 @@ struct Roofs {
 };
 constexpr Roofs kRoofs[] = {
     {80, {"A100 80GB", 312.0, 2039.0}},     {86, {"A40", 149.7, 696.0}}, {89, {"L40", 181.0, 864.0}},
-    {90, {"H200", 537.3, 4598.0, true}},  // docs/PERFORMANCE.md
+    {90, {"H200", 537.3, 4598.0, true, 820.0}},  // docs/PERFORMANCE.md
     {120, {"RTX PRO 6000", 503.8, 1792.0}},
 };
 
@@ -43,7 +44,7 @@ GpuTarget typical_target(const std::string& arch, const char* where) {
   t.num_sms = chip->num_sms;
   t.shared_bytes_block = chip->shared_block * 1024;
   t.shared_bytes_sm = chip->shared_sm * 1024;
-  t.name = chip->name;
+  t.name = chip->capability == t.capability ? chip->name : kvloom::format("a chip that is not known here: as {}", chip->name);
   return t;
 }
 

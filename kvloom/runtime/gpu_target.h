@@ -27,6 +27,7 @@ struct GpuRoofs {
   double tflops = 0.0;         // f16 and bf16 products of mma.sync, dense
   double gbps = 0.0;           // read from memory
   bool measured = false;       // else the vendor's data sheet
+  double wgmma_tflops = 0.0;   // the same products by warpgroups, where a family uses them
 };
 
 /// Of a typical chip of exactly this compute capability.

@@ -42,8 +42,7 @@ void load(const Device& device, Ops& ops) {
   const std::string cubin = jit::cubin_of(program, device.target().arch);
   const ContextGuard guard(device);
   jit::CuModule module = nullptr;
-  check_driver(driver().module_load_data(&module, cubin.data()), "cuModuleLoadData",
-               program.key + "; it can't be loaded while a stream of this thread is being captured");
+  check_driver(driver().module_load_data(&module, cubin.data()), "cuModuleLoadData", program.key);
   for (const auto& [function, name] :
        {std::pair{&ops.append_kv, "append_kv"}, {&ops.apply_rope, "apply_rope"}, {&ops.merge_states, "merge_states"}}) {
     check_driver(driver().module_get_function(function, module, name), "cuModuleGetFunction", program.key + ": " + name);

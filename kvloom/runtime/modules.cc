@@ -69,7 +69,7 @@ AttendModule load(const Device& device, const jit::Unit& unit) {
   for (size_t i = 0; i < cubins.size(); ++i) {
     jit::CuModule module = nullptr;  // for the life of the process
     check_driver(driver().module_load_data(&module, cubins[i].data()), "cuModuleLoadData",
-                 unit.key + "; it can't be loaded while a stream of this thread is being captured");
+                 unit.key);
     const jit::Unit::Entry& entry = unit.entries[i];
     const int at = index_of(entry, unit.key);
     loaded.entries[at] = make_entry(module, unit.key, entry.name.c_str(), read_facts(module, unit.key, entry.name), device.target());

@@ -24,7 +24,7 @@ std::string cpu_refusal(const AttentionSpec& spec) {
 }
 
 constexpr AttendKernel kAttendKernels[] = {
-    {"sm90", Backend::cuda, 4096, 0, {}, nullptr, nullptr, {sm90_refusal, sm90_schedule, sm90_unit}},
+    {"sm90", Backend::cuda, 4096, 0, {}, nullptr, nullptr, {sm90_refusal, sm90_schedule, sm90_unit, sm90_by_warpgroups}},
     {"sm80", Backend::cuda, 2048, 0, {}, nullptr, nullptr, {sm80_refusal, sm80_schedule, sm80_unit}},
     {"cpu-avx512", Backend::cpu, 64, 3, cpu::Target::avx512, cpu_refusal, cpu::attend},
     {"cpu-avx2", Backend::cpu, 32, 3, cpu::Target::avx2, cpu_refusal, cpu::attend},

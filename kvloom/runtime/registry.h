@@ -36,6 +36,7 @@ struct GpuFamily {
   /// Tiles and costs of steps of all kinds into `config`; what is returned begins as that.
   OwnSchedules (*schedule)(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
   jit::Unit (*unit)(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
+  bool (*by_warpgroups)(const AttentionSpec& spec, bool fixed_split) = nullptr;  // whether steps of many rows run on wgmma, for explanations alone; nullptr: never
 };
 
 /// One row of the table.

@@ -72,8 +72,11 @@ OwnSchedules fp8_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerC
 
 }  // namespace
 
+bool sm90_by_warpgroups(const AttentionSpec& s, bool fixed_split) { return !is_fp8(s.kv_dtype) && !fixed_split; }
+
 std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   if (g.capability != 90) return kvloom::format("compute capability {}.{}, wanted 9.0", g.capability / 10, g.capability % 10);
+  if (g.arch != "sm_90a") return kvloom::format("{} leaves out the instructions that this family is made of, wanted sm_90a", g.arch);
   if (s.q_dtype != DType::f16 && s.q_dtype != DType::bf16) return kvloom::format("q is {}, wanted f16 or bf16", name_of(s.q_dtype));
   if (!sm90::has_dims(s.head_dim_qk, s.head_dim_vo)) {
     return kvloom::format("head dims {} and {}: wanted 64, 96, 128, 192 or 256 for both, or 192 and 128", s.head_dim_qk, s.head_dim_vo);
@@ -83,7 +86,7 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
       return kvloom::format("head dim {} of {}, ragged: single keys don't begin where a box may; pages do", dim, name_of(s.kv_dtype));
     }
   }
-  if (s.variant.rope.mode != RopeMode::none) return "rope: keys are read as they are stored";
+  if (s.variant.rope.mode != RopeMode::none) return "rope: this family reads keys as they are stored; rotate them as they are written (append_kv), and leave rope out of the spec";
   if (g.shared_bytes_block < kSharedBytes) return kvloom::format("{} bytes of shared memory for a CTA, wanted {}", g.shared_bytes_block, kSharedBytes);
   return sm80_refusal(s, g, fixed_split);
 }

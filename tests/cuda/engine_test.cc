@@ -203,11 +203,14 @@ TEST_F(CudaEngine, LoadingUnderCaptureIsRefused) {
   AttentionSpec spec = gpu_spec();
   spec.variant.soft_cap = 20.0f;
   gpu.add_kernel(spec);
+  Engine(gpu_spec(), large(), cuda_options());
   GpuStream stream(0);
   stream.begin_capture();
   const std::string text = error_of([&] { Engine(spec, large(), cuda_options()); }, ErrorCode::io);
+  const std::string workspace = error_of([&] { Engine(gpu_spec(), large(), cuda_options()); }, ErrorCode::io);  // whose kernels are there
   stream.end_capture();
-  EXPECT_TRUE(has(text, "cuModuleLoadData") && has(text, "captured")) << text;
+  EXPECT_TRUE(has(text, "cuModuleLoadData") && has(text, "being captured: make engines and plans")) << text;
+  EXPECT_TRUE(has(workspace, "cuMemAlloc") && has(workspace, "; workspace; not while a stream of this thread is being captured")) << workspace;
   EXPECT_NO_THROW(Engine(spec, large(), cuda_options()));
 }
 
@@ -332,10 +335,27 @@ TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {
     options.cuda_arch = arch;
     return Engine(gpu_spec(), large(), options).explain();
   };
-  EXPECT_TRUE(has(text("sm_90a"), "measured on H200")) << text("sm_90a");
+  EXPECT_TRUE(has(text("sm_90a"), "820 TFLOP/s of wgmma and 4598 GB/s, measured on H200")) << text("sm_90a");
+  EXPECT_TRUE(has(text("sm_90"), "537 TFLOP/s of mma.sync and 4598 GB/s, measured on H200")) << text("sm_90");  // which has no wgmma
   EXPECT_TRUE(has(text("sm_89"), "ridge about 209 FLOP a byte")) << text("sm_89");
   EXPECT_TRUE(has(text("sm_100a"), "the roofs of sm_100a are not known here")) << text("sm_100a");
   EXPECT_FALSE(has(text("sm_100a"), "binds")) << text("sm_100a");
+  EXPECT_TRUE(has(text("sm_99"), "planned for 132 SMs (a chip that is not known here: as H100, H200)")) << text("sm_99");
+}
+
+TEST_F(CudaEngine, AnArchitectureThatCanNotBeIsRefused) {
+  EngineOptions options = cuda_options();
+  const auto refusal = [&](const char* arch, ErrorCode code) {
+    options.cuda_arch = arch;
+    return error_of([&] { Engine(gpu_spec(), large(), options); }, code);
+  };
+  for (const char* arch : {"", "sm_", "90", "gfx90a", "sm_9", "sm_90ab", "sm_99999999999"}) {
+    const std::string text = refusal(arch, ErrorCode::invalid_argument);
+    EXPECT_TRUE(has(text, "options.cuda_arch: got \"" + std::string(arch) + "\", wanted an architecture like sm_80")) << text;
+  }
+  EXPECT_TRUE(has(refusal("sm_75", ErrorCode::unsupported), "got sm_75, wanted sm_80 or newer"));
+  options.kernel = "sm90";
+  EXPECT_TRUE(has(refusal("sm_90", ErrorCode::unsupported), "sm_90 leaves out the instructions that this family is made of, wanted sm_90a"));
 }
 
 TEST_F(CudaEngine, ARefusalForAnArchitectureNamesItAndWhatWouldRun) {

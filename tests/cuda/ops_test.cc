@@ -178,7 +178,7 @@ TEST_F(GpuOps, RopeInPlace) {
   }
 }
 
-TEST_F(GpuOps, B07_MergesOfEveryKind) {
+TEST_F(GpuOps, B07_B44_MergesOfEveryKind) {
   constexpr int64_t kRows = 17, kStates = 5, kHeads = 4, kDim = 80;
   const float inf = INFINITY;
   for (const DType type : {DType::f32, DType::f16, DType::bf16}) {
@@ -219,8 +219,31 @@ TEST_F(GpuOps, B07_MergesOfEveryKind) {
   }
 }
 
+TEST_F(GpuOps, B46_EachSideHasItsOwnStrides) {
+  constexpr int64_t kRows = 9, kHeads = 16, kDim = 128;
+  Array wide(DType::bf16, {kRows, kHeads, 192}), a(DType::bf16, {kRows, kHeads, kDim}), b(DType::bf16, {kRows, kHeads, kDim});
+  Array turned(DType::f32, {kHeads, kRows}), lse_a(DType::f32, {kRows, kHeads}), lse_b(DType::f32, {kRows, kHeads});
+  a.normal(1), b.normal(2), lse_a.normal(3, 2.0f), lse_b.normal(4, 2.0f), wide.fill(NAN);
+  for (int64_t i = 0; i < a.count(); ++i) wide.set(i / kDim * 192 + i % kDim, a.get(i));  // o_a = buffer[..., :128]
+  for (int64_t i = 0; i < lse_a.count(); ++i) turned.set(i % kHeads * kRows + i / kHeads, lse_a.get(i));
+  Array right(DType::bf16, {kRows, kHeads, kDim}), right_lse(DType::f32, {kRows, kHeads});
+  merge_states(a, lse_a, b, lse_b, right, right_lse);
+  const OnDevice wide_there(wide), turned_there(turned), b_there(b), lse_b_there(lse_b);
+  Tensor o_a = wide_there.t, o_lse_a = turned_there.t;
+  o_a.shape[2] = kDim;
+  o_lse_a.shape[0] = kRows, o_lse_a.shape[1] = kHeads, o_lse_a.stride[0] = 1, o_lse_a.stride[1] = kRows;
+  for (const bool first : {true, false}) {  // on either side
+    Array out(DType::bf16, {kRows, kHeads, kDim}), out_lse(DType::f32, {kRows, kHeads});
+    const OnDevice out_there(out), out_lse_there(out_lse);
+    if (first) merge_states(o_a, o_lse_a, b_there.t, lse_b_there.t, out_there.t, out_lse_there.t, on_gpu());
+    else merge_states(b_there.t, lse_b_there.t, o_a, o_lse_a, out_there.t, out_lse_there.t, on_gpu());
+    expect_near(out_there.bytes(), right, first ? "first" : "second");
+    expect_near(out_lse_there.bytes(), right_lse, first ? "first" : "second");
+  }
+}
+
 // Two halves of every request's keys, merged, are the whole.
-TEST_F(GpuOps, MergedHalvesAreTheWhole) {
+TEST_F(GpuOps, B42_MergedHalvesAreTheWhole) {
   Step s = make_step({{1, 640}, {1, 320}});
   Engine engine(s.spec, large(), cuda_options());
   GpuStep g(s), left(s), right(s);

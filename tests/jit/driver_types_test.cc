@@ -13,7 +13,8 @@
 namespace kvloom::jit {
 namespace {
 
-static_assert(kCuSuccess == CUDA_SUCCESS && kCuOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kCuNotReady == CUDA_ERROR_NOT_READY);
+static_assert(kCuSuccess == CUDA_SUCCESS && kCuOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kCuNotReady == CUDA_ERROR_NOT_READY &&
+              kCuCaptureUnsupported == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 static_assert(int(kCuComputeCapabilityMajor) == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR &&
               int(kCuComputeCapabilityMinor) == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR &&
               int(kCuMultiprocessorCount) == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT &&
