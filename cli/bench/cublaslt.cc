@@ -37,6 +37,8 @@ bool CublasLt::open(const std::string& path, std::string& why) {
   if (!missing.empty()) return why = kvloom::format("{}: has no {}", path, missing), false;
   const std::string found = SharedLibrary::path_of(reinterpret_cast<const void*>(entries_.version));
   path_ = found.empty() ? path : found;
+  // Not made to be closed once it has begun: what it set up, and what is left of a start that failed, is its own.
+  library_.keep_open();
   const int status = entries_.create(&handle_);
   if (status == cublaslt::kSuccess) return true;
   why = kvloom::format("{}: version {} does not start: {}: {}", path_, version(), status, entries_.status_string(status));

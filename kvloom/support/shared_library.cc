@@ -28,15 +28,17 @@ SharedLibrary SharedLibrary::open_bytes(const std::string& bytes, std::string& w
   return library;
 }
 
-SharedLibrary::SharedLibrary(SharedLibrary&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+SharedLibrary::SharedLibrary(SharedLibrary&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), kept_open_(other.kept_open_) {}
 
 SharedLibrary& SharedLibrary::operator=(SharedLibrary&& other) noexcept {
   std::swap(handle_, other.handle_);
+  std::swap(kept_open_, other.kept_open_);
   return *this;
 }
 
 SharedLibrary::~SharedLibrary() {
-  if (handle_ != nullptr) ::dlclose(handle_);
+  if (handle_ != nullptr && !kept_open_) ::dlclose(handle_);
 }
 
 void* SharedLibrary::find(const char* entry) const { return handle_ != nullptr ? ::dlsym(handle_, entry) : nullptr; }

@@ -16,6 +16,8 @@ class SharedLibrary {
   SharedLibrary& operator=(SharedLibrary&& other) noexcept;
   ~SharedLibrary();
 
+  /// Until the process ends: for libraries that leave threads or memory of their own behind.
+  void keep_open() { kept_open_ = true; }
   explicit operator bool() const { return handle_ != nullptr; }
   /// nullptr: no such entry.
   void* find(const char* entry) const;
@@ -31,6 +33,7 @@ class SharedLibrary {
 
  private:
   void* handle_ = nullptr;
+  bool kept_open_ = false;
 };
 
 }  // namespace kvloom

@@ -4,22 +4,17 @@
 #pragma once
 
 #include "kvloom/device/sm90/products.cuh"
-#include "kvloom/device/sm90/team_rows.cuh"
+#include "kvloom/device/sm90/team_rings.cuh"
 #include "kvloom/device/sm90/weights.cuh"
 
 namespace kvloom::sm90 {
 
 template <AttendConfig C, class V>
-struct Team : TeamRows<C, V> {
-  using Rows = TeamRows<C, V>;
-  using Rows::kForm, Rows::m, Rows::lane, Rows::team, Rows::team_row0, Rows::pass, Rows::scaling, Rows::rows;
-
-  // Of the moment.
-  RingPlace<1> query_at;
-  RingPlace<C.stages> key_at;
-  RingPlace<C.value_stages> value_at;
-  bool keys_there = false, values_there = false;  // of key_at and value_at, seen ahead of time (and fenced, if gathered)
-  const Descriptor keys0, values0;  // of the rings' first places
+struct Team : TeamRings<C, V> {
+  using Rings = TeamRings<C, V>;
+  using Rings::kForm, Rings::m, Rings::team, Rings::team_row0, Rings::pass, Rings::scaling, Rings::rows;
+  using Rings::gathered, Rings::query_at, Rings::value_at, Rings::key_tile, Rings::value_tile, Rings::wait_keys, Rings::wait_values, Rings::leave_keys,
+      Rings::leave_values, Rings::leave_queries, Rings::look_for_keys, Rings::look_for_gathered, Rings::skip_tile;
 
   // Fragments.
   Queries<C> q;
@@ -28,50 +23,7 @@ struct Team : TeamRows<C, V> {
   float o[1][C.dim_tiles()][4];
   block::OnlineSoftmax<1> softmax;
 
-  const bool gathered;  // tiles come by copies of threads, whose writes wgmma sees behind a fence alone
-
-  __device__ __forceinline__ Team(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, bool gathered)
-      : Rows(a, memory), keys0(KTile<C>::keys(ptx::shared_address(m.k[0])).kept()),
-        values0(VTile<C>::values(ptx::shared_address(m.v[0])).kept()), gathered(gathered) {}
-
-  __device__ __forceinline__ Descriptor key_tile() const { return keys0.further(key_at.at * SharedMemory<C, V>::kStageK); }
-  __device__ __forceinline__ Descriptor value_tile() const { return values0.further(value_at.at * SharedMemory<C, V>::kStageV); }
-
-  /// This warp is done with a tile, here and where else the same boxes landed.
-  __device__ __forceinline__ void warp_leave(uint64_t& left) const {
-    if constexpr (C.ctas == 1) {
-      if (block::lane_arrives(lane)) ptx::barrier_arrive(ptx::shared_address(&left));
-    } else if constexpr (block::kArrivingLanes == 1) {
-      if (lane < C.ctas) ptx::barrier_arrive_at(ptx::shared_address(&left), uint32_t(lane));
-    } else {
-      for (int cta = 0; cta < C.ctas; ++cta) ptx::barrier_arrive_at(ptx::shared_address(&left), uint32_t(cta));
-    }
-  }
-  __device__ __forceinline__ void leave_keys() { warp_leave(m.keys.left[key_at.at]), key_at.next(), keys_there = false; }
-  __device__ __forceinline__ void leave_values() { warp_leave(m.values.left[value_at.at]), value_at.next(), values_there = false; }
-  __device__ __forceinline__ void look_for_keys() { keys_there = m.keys.is_full(key_at); }
-  /// Between products, where a fence holds nothing up: one for both.
-  __device__ __forceinline__ void look_for_gathered() {
-    keys_there = m.keys.is_full(key_at), values_there = m.values.is_full(value_at);
-    if (keys_there || values_there) ptx::fence_shared_async();
-  }
-  __device__ __forceinline__ void wait_keys() {
-    if (keys_there) return;
-    m.keys.wait_full(key_at);
-    if (C.gathers && gathered) ptx::fence_shared_async();
-  }
-  __device__ __forceinline__ void wait_values() {
-    if (C.gathers && values_there) return;
-    m.values.wait_full(value_at);
-    if (!C.gathers || !gathered) return;
-    ptx::fence_shared_async();
-    values_there = true;
-  }
-  /// A tile that none of the warpgroup's rows keeps anything of.
-  __device__ __forceinline__ void skip_tile() {
-    m.keys.wait_full(key_at), leave_keys();
-    m.values.wait_full(value_at), leave_values();
-  }
+  __device__ __forceinline__ Team(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, bool gathered) : Rings(a, memory, gathered) {}
 
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void weigh() {
@@ -189,10 +141,6 @@ struct Team : TeamRows<C, V> {
       ptx::store_wait();
       leave_queries();
     }
-  }
-  __device__ __forceinline__ void leave_queries() {
-    m.query.warp_leave(query_at);
-    query_at.next();
   }
   __device__ __forceinline__ int32_t next_tile(int32_t token) const { return pass->walk.template next<C.tile_kv>(token); }
   /// From the tile after the first to the last that the warpgroup keeps something of, whose product is not started; says where that left off.
