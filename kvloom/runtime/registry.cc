@@ -105,7 +105,8 @@ Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
   const Judge judge(spec, wanted);
   Choice choice;
   for (const AttendKernel& kernel : attend_kernels()) {
-    Candidate c{&kernel, kernel_key("attend", kernel.family, spec), judge.why_not(kernel)};
+    const bool own_fixed_split = kernel.backend == Backend::cuda && wanted.fixed_split;
+    Candidate c{&kernel, kernel_key("attend", kernel.family, spec, own_fixed_split), judge.why_not(kernel)};
     if (c.declined.empty() && choice.chosen >= 0) {
       c.declined = kvloom::format("{} runs it faster", choice.winner().kernel->family);
     } else if (c.declined.empty()) {
@@ -113,7 +114,6 @@ Choice choose_attend(const AttentionSpec& spec, const Wanted& wanted) {
       if (kernel.backend == Backend::cuda) {
         choice.unit = kernel.gpu.unit(spec, judge.gpu(), wanted.fixed_split);
         if (wanted.timeline) choice.unit = jit::with_timeline(std::move(choice.unit));
-        c.key = kernel_key("attend", kernel.family, spec, wanted.fixed_split);
       }
     }
     choice.candidates.push_back(std::move(c));

@@ -303,6 +303,11 @@ TEST_F(CudaEngine, KernelIsTheCallersChoice) {
   }
   const Engine engine(gpu_spec(), large(), options);
   EXPECT_TRUE(has(engine.explain(), "declined attend.sm90.bf16.d64.paged.causal: options.kernel asks for sm80")) << engine.explain();
+  options.policy = Policy::fixed_split;
+  const std::string fixed = Engine(gpu_spec(), large(), options).explain();
+  EXPECT_TRUE(has(fixed, "declined attend.sm90.bf16.d64.paged.causal.fixed-split: options.kernel asks for sm80")) << fixed;
+  EXPECT_TRUE(has(fixed, "declined attend.cpu-portable.bf16.d64.paged.causal: ")) << fixed;
+  options.policy = Policy::automatic;
   options.kernel = "sm90";
   AttentionSpec spec = gpu_spec();
   spec.head_dim_qk = spec.head_dim_vo = 80;
