@@ -52,7 +52,7 @@ std::unique_ptr<CublasLt> CublasLt::find(std::string& why) {
     auto library = std::make_unique<CublasLt>();
     std::string reason;
     if (library->open(path, reason)) return library;
-    tried += (tried.empty() ? "" : "; ") + reason;
+    if (tried.find(reason) == std::string::npos) tried += (tried.empty() ? "" : "; ") + reason;  // several paths lead to one file
   }
   why = kvloom::format(
       "no cuBLASLt that runs here was found; install it (it comes with CUDA, and with the Python package nvidia-cublas), or name its file "

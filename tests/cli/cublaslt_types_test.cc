@@ -24,6 +24,9 @@ static_assert(sizeof(cublasComputeType_t) == sizeof(int) && sizeof(cudaDataType_
 }  // namespace kvloom::cli::cublaslt
 #endif
 
+// Where there is no GPU, cuBLASLt does not start, and leaves some bytes of its own behind.
+extern "C" const char* __lsan_default_suppressions() { return "leak:libcublasLt"; }
+
 namespace kvloom::cli {
 namespace {
 
