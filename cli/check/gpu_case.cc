@@ -10,6 +10,7 @@ namespace kvloom::check {
 namespace {
 
 /// Without causal, window and sink: those are data of every kernel, and the bent case keeps its own.
+/// A case with a mask takes the next key that has one, so keys with masks stand apart.
 constexpr const char* kKeys[] = {
     "attend.sm80.bf16.d128.paged",
     "attend.sm80.bf16.d128.ragged",
@@ -28,6 +29,8 @@ constexpr const char* kKeys[] = {
     "attend.sm80.bf16.d128.paged.alibi",
     "attend.sm80.bf16.d128.paged.softcap",
     "attend.sm80.bf16.d128.paged.mask",
+    "attend.sm90.bf16.d128.paged.rope-half",
+    "attend.sm90.f16.d64.paged.rope-interleaved",
     "attend.sm80.f16.o-f32.d64.ragged.mask",
     "attend.sm80.bf16.kv-e4m3.d64.paged.alibi.softcap.mask",
     "attend.sm80.bf16.d128.paged.sigmoid",

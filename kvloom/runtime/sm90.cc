@@ -60,8 +60,9 @@ OwnSchedules fixed_schedule(const AttentionSpec& s, const GpuTarget& g, Schedule
   return own;
 }
 
-// fp8 K and V: steps of few rows are streamed; all others run on mma.sync, which has them as they are.
-OwnSchedules fp8_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
+/// Steps of few rows are streamed; all others run on mma.sync, which has fp8 keys as they are and turns keys before it multiplies them.
+bool streams_alone(const AttentionSpec& s) { return is_fp8(s.kv_dtype) || s.variant.rope.mode != RopeMode::none; }
+OwnSchedules schedule_beside_sm80(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   sm80_schedule(s, g, config);
   OwnSchedules own{config, {}};
   use_stream(s, *own.memory);
@@ -86,14 +87,19 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
       return kvloom::format("head dim {} of {}, ragged: single keys don't begin where a box may; pages do", dim, name_of(s.kv_dtype));
     }
   }
-  if (s.variant.rope.mode != RopeMode::none) return "rope: this family reads keys as they are stored; rotate them as they are written (append_kv), and leave rope out of the spec";
+  if (s.variant.rope.mode != RopeMode::none && is_fp8(s.kv_dtype)) {
+    return "rope: this family reads fp8 keys as they are stored; rotate them as they are written (append_kv), and leave rope out of the spec";
+  }
+  if (s.variant.rope.mode != RopeMode::none && fixed_split) {
+    return "rope: this family turns keys for few rows and for many by kernels that round apart, which fixed_split does not allow; leave one of them out";
+  }
   if (g.shared_bytes_block < kSharedBytes) return kvloom::format("{} bytes of shared memory for a CTA, wanted {}", g.shared_bytes_block, kSharedBytes);
   return sm80_refusal(s, g, fixed_split);
 }
 
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
-  if (is_fp8(s.kv_dtype)) return fp8_schedule(s, g, config);
+  if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
   sm80_schedule(s, g, config);
   use_stream(s, config);
@@ -121,7 +127,7 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
     }
     return jit::attend_unit(key, s, configs, entries);
   }
-  if (is_fp8(s.kv_dtype)) {
+  if (streams_alone(s)) {
     const Sm80Texts many = sm80_texts(s, g, fixed_split);
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
     return jit::attend_unit(key, s, {{"stream", "kMemory", stream_text(s)}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}},

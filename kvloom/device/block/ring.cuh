@@ -23,10 +23,14 @@ struct Ring {
   uint64_t full[kPlaces], left[kPlaces];
 
   /// `users`: warps, of any CTA. `fillers`: arrivals.
-  __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) {
-    for (int i = 0; i < kPlaces; ++i) {
-      ptx::barrier_init(ptx::shared_address(&full[i]), fillers);
-      ptx::barrier_init(ptx::shared_address(&left[i]), users * kArrivingLanes);
+  __device__ __forceinline__ void init(uint32_t fillers, uint32_t users) { init_some<kPlaces>(0, fillers, users); }
+  /// Of kSome places from `first` on.
+  template <int kSome>
+  __device__ __forceinline__ void init_some(int first, uint32_t fillers, uint32_t users) {
+#pragma unroll
+    for (int i = 0; i < kSome; ++i) {
+      ptx::barrier_init(ptx::shared_address(&full[first + i]), fillers);
+      ptx::barrier_init(ptx::shared_address(&left[first + i]), users * kArrivingLanes);
     }
   }
   __device__ __forceinline__ void wait_full(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&full[p.at]), p.parity); }

@@ -1,5 +1,6 @@
 // Angles of fused RoPE in fixed point: a turn is 2^64, so position times turns-per-position wraps by itself, and a position of a million is
-// as exact as a position of one. attn/rope.h has the frequencies.
+// as exact as a position of one. Turns per position are two words, 2^32 high + low, and low is signed: one product of words less where positions may be
+// negative. attn/rope.h has the frequencies.
 #pragma once
 
 #include "kvloom/attn/rope.h"
@@ -9,8 +10,7 @@ namespace kvloom::block {
 
 /// `pos` times `turns`, of which only the fraction of a turn counts: signed, a turn is 2^32.
 __device__ __forceinline__ int32_t turn_fraction(uint64_t turns, int32_t pos) {
-  const uint32_t high = uint32_t(turns >> 32), low = uint32_t(turns);
-  return int32_t(uint32_t(pos) * high + __umulhi(uint32_t(pos), low) - (pos < 0 ? low : 0u));
+  return int32_t(uint32_t(pos) * uint32_t(turns >> 32) + uint32_t(__mulhi(pos, int32_t(uint32_t(turns)))));
 }
 /// The same in radians, within pi of 0.
 __device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
@@ -19,7 +19,7 @@ __device__ __forceinline__ float turn_angle(uint64_t turns, int32_t pos) {
 __device__ __forceinline__ float turn_cos(uint64_t turns, int32_t pos) { return ptx::cos_small(turn_angle(turns, pos)); }
 __device__ __forceinline__ float turn_sin(uint64_t turns, int32_t pos) { return ptx::sin_small(turn_angle(turns, pos)); }
 
-/// Turns per position of pair i: the frequency rule of RopeSpec in double, rounded to 2^-64.
+/// Turns per position of pair i, as above: the frequency rule of RopeSpec in double, rounded to 2^-64.
 __device__ __forceinline__ uint64_t turns_of(const RopeSpec& s, int32_t head_dim, int32_t i) {
   double f = exp2(-2.0 * i / rotary_dim(s, head_dim) * log2(double(s.theta)));
   if (s.high_freq_factor <= 0.0f) {
@@ -35,14 +35,18 @@ __device__ __forceinline__ uint64_t turns_of(const RopeSpec& s, int32_t head_dim
   }
   const double turns = f * 0.15915494309189535;
   const double fraction = turns - floor(turns);  // of a turn: whole ones change nothing
-  return uint64_t(fraction * 18446744073709551616.0);
+  const uint64_t whole = uint64_t(fraction * 18446744073709551616.0);
+  return whole + (whole << 1 & uint64_t(1) << 32);  // its low word as a signed one is 2^32 less from 2^31 on
 }
 
-/// Fills `turns` [rotary_dim / 2] in shared memory; the caller puts a barrier behind it.
-__device__ __forceinline__ void block_fill_turns(const RopeSpec& s, int32_t head_dim, uint64_t* turns) {
+/// Fills `turns` [rotary_dim / 2] in shared memory, by `threads` threads, of which this is number `thread`; the caller puts a barrier behind it.
+__device__ __forceinline__ void fill_turns(const RopeSpec& s, int32_t head_dim, uint64_t* turns, int32_t thread, int32_t threads) {
   if (s.mode == RopeMode::none) return;
   const int32_t pairs = rotary_dim(s, head_dim) / 2;
-  for (int32_t i = int32_t(threadIdx.x); i < pairs; i += int32_t(blockDim.x)) turns[i] = turns_of(s, head_dim, i);
+  for (int32_t i = thread; i < pairs; i += threads) turns[i] = turns_of(s, head_dim, i);
+}
+__device__ __forceinline__ void block_fill_turns(const RopeSpec& s, int32_t head_dim, uint64_t* turns) {
+  fill_turns(s, head_dim, turns, int32_t(threadIdx.x), int32_t(blockDim.x));
 }
 
 }  // namespace kvloom::block

@@ -35,6 +35,24 @@ __device__ __forceinline__ void load_box(uint32_t shared, const void* map, uint3
   }
 }
 
+/// What is read once: the L2 cache gives its lines away before others.
+__device__ __forceinline__ uint64_t read_once() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+/// A box, under a policy of the L2 cache.
+__device__ __forceinline__ void load_box(uint32_t shared, const void* map, uint32_t barrier, int x0, int x1, int x2, int x3, int x4, uint64_t policy) {
+  asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%3,%4,%5,%6,%7}], [%2], %8;" ::"r"(shared),
+               "l"(map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "l"(policy)
+               : "memory");
+}
+
+/// What a box has on its way to the L2 cache; nobody is told. Writes of others that come later are seen there as ever.
+__device__ __forceinline__ void prefetch_box(const void* map, int x0, int x1, int x2, int x3, int x4) {
+  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1,%2,%3,%4,%5}];" ::"l"(map), "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+}
+
 /// A box of tensor map `map` from `shared`; this thread's stores are a group (store_wait).
 __device__ __forceinline__ void store_box(const void* map, uint32_t shared, int x0, int x1, int x2, int x3, int x4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2,%3,%4,%5,%6}], [%1];" ::"l"(map), "r"(shared), "r"(x0), "r"(x1), "r"(x2),

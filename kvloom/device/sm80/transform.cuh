@@ -8,11 +8,10 @@
 
 namespace kvloom::sm80 {
 
-/// Rows of kDim elements of kFrom in, of kTo (16 bits) out. `in` may be `out` if the types are the same.
-template <int kDim, DType kFrom, DType kTo>
+/// Rows of kDim elements of kFrom in, as they lie in `In`; of kTo (16 bits) out. `in` may be `out` if the types are the same.
+template <int kDim, DType kFrom, DType kTo, class In = tile::SwizzledRows<kDim * size_of(kFrom)>>
 struct RowTransform {
-  using In = tile::SwizzledRows<kDim * size_of(kFrom)>;
-  using Out = tile::SwizzledRows<kDim * 2>;
+  using Out = typename Select<is_fp8(kFrom), tile::SwizzledRows<kDim * 2>, In>::Type;
   static constexpr bool kGrows = is_fp8(kFrom);
   static constexpr int kOctets = kDim / 8;
   const char* in;
@@ -51,13 +50,12 @@ struct RowTransform {
 };
 
 /// hook(row, x, partner, dim) is the new value of an element, for dims below `rotary` (a multiple of 2); the others stay. Every pair of
-/// partners is read and written by one thread. No barrier within.
-template <int kRows, int kThreads, class T, class Hook>
-__device__ __forceinline__ void block_transform_rows(const T& rows, bool half_split, int rotary, Hook&& hook) {
-  const int tid = int(threadIdx.x);
+/// partners is read and written by one thread. No barrier within. By kThreads threads, of which this is number `tid`.
+template <int kThreads, class T, class Hook>
+__device__ __forceinline__ void team_transform_rows(int tid, const T& rows, int count, bool half_split, int rotary, Hook&& hook) {
   if (!half_split) {  // partners are neighbours: eight dims at a time
 #pragma unroll 1
-    for (int i = tid; i < kRows * T::kOctets; i += kThreads) {
+    for (int i = tid; i < count * T::kOctets; i += kThreads) {
       const int row = i / T::kOctets, c = i % T::kOctets;
       if (!T::kGrows && 8 * c >= rotary) continue;
       float x[8], y[8];
@@ -72,7 +70,7 @@ __device__ __forceinline__ void block_transform_rows(const T& rows, bool half_sp
   if (half % 8 == 0) {
     const int octets = half / 8;
 #pragma unroll 2
-    for (int i = tid; i < kRows * octets; i += kThreads) {
+    for (int i = tid; i < count * octets; i += kThreads) {
       const int row = i / octets, c = i % octets;
       float a[8], b[8], y[8], z[8];
       rows.read(row, c, a);
@@ -87,7 +85,7 @@ __device__ __forceinline__ void block_transform_rows(const T& rows, bool half_sp
     }
   } else {  // odd sizes: a pair at a time
 #pragma unroll 1
-    for (int i = tid; i < kRows * half; i += kThreads) {
+    for (int i = tid; i < count * half; i += kThreads) {
       const int row = i / half, d = i % half;
       const float a = rows.read_one(row, d), b = rows.read_one(row, d + half);
       rows.write_one(row, d, hook(row, a, b, d));
@@ -96,7 +94,7 @@ __device__ __forceinline__ void block_transform_rows(const T& rows, bool half_sp
   }
   if constexpr (T::kGrows) {
 #pragma unroll 1
-    for (int i = tid; i < kRows * (T::kOctets * 8 - rotary); i += kThreads) {
+    for (int i = tid; i < count * (T::kOctets * 8 - rotary); i += kThreads) {
       const int row = i / (T::kOctets * 8 - rotary), d = rotary + i % (T::kOctets * 8 - rotary);
       rows.write_one(row, d, rows.read_one(row, d));
     }
@@ -113,11 +111,11 @@ __device__ __forceinline__ void block_transform_queries(const AttendArgs& args, 
   const VariantParams& p = args.params.variant;
   const block::HookParams hooks(p, m.turns, C.head_dim_qk);
   const RowTransform<C.head_dim_qk, C.q_dtype, C.q_dtype> rows{m.q, m.q};
-  block_transform_rows<C.tile_rows, C.threads()>(rows, p.rope.mode == RopeMode::half_split, hooked_dims(p.rope, C.head_dim_qk),
-                                                 [&](int row, float x, float partner, int dim) {
-                                                   const block::PackedRow& r = m.row[row];
-                                                   return V::query(x, partner, dim, Coord{r.request, r.q_index, r.q_pos, 0, 0, r.q_head, 0}, hooks);
-                                                 });
+  team_transform_rows<C.threads()>(int(threadIdx.x), rows, C.tile_rows, p.rope.mode == RopeMode::half_split, hooked_dims(p.rope, C.head_dim_qk),
+                                   [&](int row, float x, float partner, int dim) {
+                                     const block::PackedRow& r = m.row[row];
+                                     return V::query(x, partner, dim, Coord{r.request, r.q_index, r.q_pos, 0, 0, r.q_head, 0}, hooks);
+                                   });
 }
 
 /// Q in the order of dims and at the size that placed fp8 keys ask for (mainloop.cuh): of every four dims 0, 2, 1, 3, times 2^query_log2.
@@ -141,11 +139,11 @@ __device__ __forceinline__ void block_transform_keys(const AttendArgs& args, con
   const VariantParams& p = args.params.variant;
   const block::HookParams hooks(p, m.turns, C.head_dim_qk);
   const RowTransform<C.head_dim_qk, C.kv_dtype, C.q_dtype> rows{m.k[stage], C.fp8() ? m.turned : m.k[stage]};
-  block_transform_rows<C.tile_kv, C.threads()>(rows, p.rope.mode == RopeMode::half_split, hooked_dims(p.rope, C.head_dim_qk),
-                                               [&](int row, float x, float partner, int dim) {
-                                                 const Coord c{m.group.request, 0, 0, m.group.kv_index0 + keys.token0 + row, keys.position(row), 0, keys.kv_head};
-                                                 return V::key(x, partner, dim, c, hooks);
-                                               });
+  team_transform_rows<C.threads()>(int(threadIdx.x), rows, C.tile_kv, p.rope.mode == RopeMode::half_split, hooked_dims(p.rope, C.head_dim_qk),
+                                   [&](int row, float x, float partner, int dim) {
+                                     const Coord c{m.group.request, 0, 0, m.group.kv_index0 + keys.token0 + row, keys.position(row), 0, keys.kv_head};
+                                     return V::key(x, partner, dim, c, hooks);
+                                   });
 }
 
 }  // namespace kvloom::sm80

@@ -78,7 +78,7 @@ struct RowLoader {
   /// on. Another fetches Q.
   __device__ __forceinline__ void run() const {
     if (warp != kPassWarp || !may_begin_early<V>(args.attend)) ptx::grid_dependency_wait();
-    PassMaker<C, V> passes(args.attend, m);  // of the warp that makes them
+    PassMaker<C, V> passes(args.attend, m, warp == kPassWarp ? start_word(args.attend) : 0);  // of the warp that makes them
     if (warp == kPassWarp) passes.warp_make_next();
     ptx::grid_dependency_wait();
     RingPlace<kPasses> at;

@@ -2,17 +2,20 @@
 #pragma once
 
 #include "kvloom/device/block/refused.cuh"
-#include "kvloom/device/sm80/transform.cuh"
 #include "kvloom/device/stream/queries.cuh"
+#include "kvloom/device/stream/turned.cuh"
 
 namespace kvloom::stream {
 
-/// What this CTA begins with, to `item` and `group`. Returns how many items there are, or -1: this is not known, and neither are those. By a whole
-/// warp; ends with __syncwarp.
-__device__ __forceinline__ int32_t warp_fetch_start(const AttendArgs& args, WorkItem& item, RowGroup& group) {
+/// The lane's word of what this CTA begins with.
+__device__ __forceinline__ uint32_t start_word(const AttendArgs& args) {
+  return reinterpret_cast<const uint32_t*>(args.starts + blockIdx.x)[int(threadIdx.x) & 31];
+}
+/// What this CTA begins with, `word` of each lane, to `item` and `group`. Returns how many items there are, or -1: this is not known, and neither are
+/// those. By a whole warp; ends with __syncwarp.
+__device__ __forceinline__ int32_t warp_take_start(uint32_t word, WorkItem& item, RowGroup& group) {
   constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
   const int lane = int(threadIdx.x) & 31;
-  const uint32_t word = reinterpret_cast<const uint32_t*>(args.starts + blockIdx.x)[lane];
   if (lane < kItemWords) reinterpret_cast<uint32_t*>(&item)[lane] = word;
   else if (lane < kItemWords + kGroupWords) reinterpret_cast<uint32_t*>(&group)[lane - kItemWords] = word;
   const int32_t items = int32_t(__shfl_sync(0xffffffffu, word, kItemWords + kGroupWords));
@@ -20,12 +23,22 @@ __device__ __forceinline__ int32_t warp_fetch_start(const AttendArgs& args, Work
   return items;
 }
 
+/// True if passes can be made before the kernels in front are done: of nothing that those may write.
+template <class V>
+__device__ __forceinline__ bool may_begin_early(const AttendArgs& args) {
+  const ScaleParams& scale = args.params.variant.scale;
+  return args.plan_settled && !block::has_slope<V>() && scale.k_per_head == nullptr;
+}
+
 /// Fills `pass`, whose item and group are there, for the item's KV heads from `first` on and some of its keys; ends with __syncwarp. `ends`: those are
-/// the last.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int first, const block::KeySpan& keys, bool ends, Pass<C>& pass) {
+/// the last. `keys_known` is called in between, behind __syncwarp: walk, num_pieces, heads and end are there, all that whoever fetches keys waits for.
+template <AttendConfig C, class V, class F>
+__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int first, const block::KeySpan& keys, bool ends, Pass<C>& pass,
+                                               F&& keys_known) {
   const int lane = int(threadIdx.x) & 31;
   const int kv_head = pass.item.kv_head + first, heads = min_of(C.heads, int(pass.item.kv_head_count) - first), count = pass.item.row_count;
+  const bool there = lane < count;
+  const uint32_t packed = uint32_t(pass.item.row_begin + min_of(lane, count - 1));
   block::KeptHull hull = block::empty_hull(keys);
   if constexpr (C.many) {
 #pragma unroll 1
@@ -34,19 +47,12 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
       if (r < count) block::widen(hull, block::hull_of(pass.kept[r], keys));
     }
   } else if (lane < C.kRows) {
-    const bool there = lane < count;
-    const uint32_t packed = uint32_t(pass.item.row_begin + min_of(lane, count - 1));
-#pragma unroll 1
-    for (int h = 0; h < heads; ++h) {
-      block::PackedRow row;
-      const block::KeptTokens kept = block::resolve_row<V>(args, plan, pass.group, kv_head + h, keys, packed, there, row);
-      pass.row[h * C.kRows + lane] = row;
-      if (h > 0) continue;
-      pass.kept[lane] = kept;
-      if (there) hull = block::hull_of(kept, keys);
-    }
+    block::PackedRow row;
+    const block::KeptTokens kept = block::resolve_row<V>(args, plan, pass.group, kv_head, keys, packed, there, row);
+    pass.row[lane] = row;
+    pass.kept[lane] = kept;
+    if (there) hull = block::hull_of(kept, keys);
   }
-  __syncwarp();
   hull = block::join_lanes(0xffffffffu, hull);
   if (lane == 0) {
     if constexpr (C.fixed_split) {
@@ -57,12 +63,25 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
       pass.walk = block::TileWalk::of<C.step_keys()>(keys, hull);
     }
     pass.num_pieces = pass.walk.template count<C.step_keys()>() * C.step_pieces();
-    pass.hull = hull;
     pass.kv_head = kv_head;
     pass.heads = heads;
+    pass.end = false;
+  }
+  __syncwarp();
+  keys_known();
+  if (lane < C.kRows) {
+#pragma unroll 1
+    for (int h = 1; h < heads; ++h) {
+      block::PackedRow row;
+      block::resolve_row<V>(args, plan, pass.group, kv_head + h, keys, packed, there, row);
+      pass.row[h * C.kRows + lane] = row;
+    }
+  }
+  if (lane == 0) {
+    pass.hull = hull;
     pass.masked = block::needs_masks<V>(pass.group, args.params.variant.range);
     pass.last = ends && first + heads == pass.item.kv_head_count;
-    pass.end = pass.knows_entries = false;
+    pass.knows_entries = false;
   }
   if (lane < heads) {
     constexpr float kScoreFactor = C.fp8() ? sm80::power_of_two(sm80::score_log2<C.step()>()) : 1.0f;
@@ -83,8 +102,9 @@ struct PassMaker {
   RingPlace<kPasses> to;
   int32_t split = 0;    // fixed_split: tokens of a chunk
   int32_t done_to = 0;  // of the item's keys for these heads, if there were any before
+  uint32_t start;       // start_word()
 
-  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {
+  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory, uint32_t start_word) : args(a), m(memory), start(start_word) {
     if constexpr (C.fixed_split) split = static_cast<const PlanHeader*>(a.plan)->split_tokens;
   }
 
@@ -98,23 +118,29 @@ struct PassMaker {
     if (!done) {
       bool ends = true;
       const block::KeySpan keys = next_keys(pass, ends);
-      warp_make_pass<C, V>(args, plan, head, keys, ends, pass);
+      warp_make_pass<C, V>(args, plan, head, keys, ends, pass, [&] { arrive(m.keys); });
       if (ends) head += C.heads;
       if (head >= pass.item.kv_head_count) head = 0, ++item;
     }
-    if (block::lane_arrives(int(threadIdx.x) & 31)) {
-      if (done) pass.end = true;
-      ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
+    if (done) {
+      if ((int(threadIdx.x) & 31) == 0) pass.end = true;
+      __syncwarp();
+      arrive(m.keys);
     }
+    arrive(m.passes);
     if (!done) warp_look_ahead(pass);
     to.next();
   }
 
  private:
+  /// Behind __syncwarp: what `ring` stands for is there, of the pass that is made.
+  __device__ __forceinline__ void arrive(Ring<kPasses>& ring) const {
+    if (block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&ring.full[to.at]));
+  }
   /// The item of the next pass and its group, or that there are no more. `plan`: where its rows may be looked up. Every look at the plan is a wait
   /// for memory, one behind the other: with nothing to hide them, before the CTA's first item, one look is all there is.
   __device__ __forceinline__ void find_item(Pass<C>& pass, PlanView& plan) {
-    if (item == 0) items = warp_fetch_start(args, pass.item, pass.group);
+    if (item == 0) items = warp_take_start(start, pass.item, pass.group);
     done = items >= 0 && item >= items;
     if (done || (item == 0 && items > 0 && pass.group.row_list < 0)) return;
     plan = view_plan(args.plan);
@@ -164,16 +190,9 @@ struct PassMaker {
       }
     }
     __syncwarp();
-    if (block::lane_arrives(lane)) ptx::barrier_arrive(ptx::shared_address(&m.units.full[to.at]));
+    arrive(m.units);
   }
 };
-
-/// True if passes can be made before the kernels in front are done: of nothing that those may write.
-template <class V>
-__device__ __forceinline__ bool may_begin_early(const AttendArgs& args) {
-  const ScaleParams& scale = args.params.variant.scale;
-  return args.plan_settled && !block::has_slope<V>() && scale.k_per_head == nullptr;
-}
 
 /// Q of a pass, when that of the one before has been taken; rows that are not there become zeros. False: it is there already.
 template <AttendConfig C, class V>
@@ -195,11 +214,12 @@ __device__ __forceinline__ bool warp_load_queries(const AttendArgs& args, Shared
     ptx::cp_async_16(q + uint32_t(r / C.pass_rows() * Memory::kHeadQ) + QRows<C>::offset(r % C.pass_rows(), chunk),
                      base + (row.token >= 0 ? offset : 0), row.token >= 0 ? 16 : 0);
   }
-  if constexpr (C.fp8()) {
+  if constexpr (C.fp8() || block::has_query<V>()) {
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncwarp();
-    warp_convert_queries<C>(m, pass);
+    if constexpr (C.fp8()) warp_convert_queries<C>(m, pass);
+    else warp_turn_queries(args.params.variant, m, pass);
     ptx::barrier_arrive(full);
   } else {
     ptx::cp_async_arrive(full);

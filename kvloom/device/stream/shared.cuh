@@ -17,6 +17,7 @@ using block::RingPlace;
 inline constexpr int kComputeBarrier = 1;  // of all warps that compute
 // Warps that load: one goes through the items, one fetches Q, two fetch K and V by boxes; where keys come one by one, all do.
 inline constexpr int kPassWarp = 0, kQueryWarp = 1, kKeyWarp = 2;
+inline constexpr int kTurnWarps = 2;      // of those that compute, find out turns of fused RoPE
 inline constexpr int kEntriesAhead = 32;  // partials of a merge unit that are known before the item's end
 inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
 
@@ -100,6 +101,9 @@ struct SharedMemory : Folded<C, C.fixed_split> {
   alignas(1024) char k[C.pieces][C.heads * kHeadK];
   alignas(1024) char v[C.pieces][C.heads * kHeadV];
   alignas(128) char q[C.heads * kHeadQ];
+  static constexpr bool kTurned = block::has_query<V>();
+  alignas(128) char q_back[kTurned ? C.heads * kHeadQ : 128];  // turned.cuh
+  uint64_t turns[block::has_key<V>() ? C.head_dim_qk / 2 : 1];  // fused RoPE
   float q_factor[C.fp8() ? C.heads * C.kRows : 1];  // what scores of a row have to be multiplied by (queries.cuh)
   alignas(16) float o[C.kWarps][kExchangeRows * kExchangeStride];  // states of warps that share rows, where they meet
   float max[C.kWarps][kExchangeRows], sum[C.kWarps][kExchangeRows];
@@ -108,7 +112,8 @@ struct SharedMemory : Folded<C, C.fixed_split> {
   uint32_t complete;
   Ring<1> query;
   Ring<kPasses> passes;
-  Ring<kPasses> units;  // Pass::unit of each; nobody waits for it to be left
+  Ring<kPasses> keys, units;  // what is known of each before all is, and a little later (Pass::unit); nobody waits for these to be left
+  Ring<1> begun, turned;  // once: the kernels in front are done; turns are there
   Ring<C.pieces> piece;
 };
 

@@ -137,6 +137,7 @@ inline int atomicMax(int* p, int x) { int b = *p; *p = b > x ? b : x; return b; 
 inline int atomicMin(int* p, int x) { int b = *p; *p = b < x ? b : x; return b; }
 inline uint32_t atomicOr(uint32_t* p, uint32_t x) { uint32_t b = *p; *p = b | x; return b; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int32_t __mulhi(int32_t a, int32_t b) { return int32_t((int64_t(a) * b) >> 32); }
 inline uint32_t __umulhi(uint32_t a, uint32_t b) { return uint32_t((uint64_t(a) * b) >> 32); }
 inline float __fmaf_rn(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline float __fmul_rn(float a, float b) { return a * b; }
