@@ -102,12 +102,16 @@ void bend_memory(Case& c) {
 
 }  // namespace
 
+std::string family_under(bool fixed_split, const std::string& family, const AttentionSpec& spec) {
+  return fixed_split && !family.empty() && spec.variant.rope.mode != RopeMode::none ? "sm80" : family;
+}
+
 std::vector<std::string> gpu_check_keys() {
   std::vector<std::string> keys;
   for (const char* key : kKeys) {
     keys.emplace_back(key);
     const ParsedKey k = parse_kernel_key(key);
-    keys.push_back(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, true));
+    keys.push_back(kernel_key(k.task.c_str(), family_under(true, k.family, k.spec).c_str(), k.spec, true));
   }
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());

@@ -9,6 +9,9 @@
 
 namespace kvloom::check {
 
+/// The family that a case made for `family` runs on under this policy: chunks of keys that RoPE turns are folded by sm80 alone.
+std::string family_under(bool fixed_split, const std::string& family, const AttentionSpec& spec);
+
 /// The keys that cases are bent to, both for policies that may fold chunks and for those that do not.
 std::vector<std::string> gpu_check_keys();
 

@@ -1,5 +1,6 @@
 #include "cli/check/run_case.h"
 
+#include "cli/check/gpu_case.h"
 #include "cli/check/gpu_tensors.h"
 
 #include "kvloom/plan/validate.h"
@@ -111,8 +112,8 @@ class CaseRun {
     if (options_.gpu) {
       options.backend = Backend::cuda;
       options.device = options_.device;
-      const std::string& kernel = options_.kernel.empty() ? case_.kernel : options_.kernel;
-      if (!kernel.empty()) options.kernel = kernel.c_str();
+      kernel_ = family_under(schedule.policy == Policy::fixed_split, options_.kernel.empty() ? case_.kernel : options_.kernel, case_.spec);
+      if (!kernel_.empty()) options.kernel = kernel_.c_str();
     }
     if (!options_.cpu_target.empty()) options.cpu_target = options_.cpu_target.c_str();
     const Capacity capacity = data_.capacity();
@@ -211,6 +212,7 @@ class CaseRun {
   std::unique_ptr<SharedWorkspace> workspace_;
   std::unique_ptr<GpuTensors> on_gpu_;
   std::vector<double> ref_o_, ref_lse_, growth_;
+  std::string kernel_;  // of the moment
   Output fixed_;  // of the first schedule by fixed_split
 };
 

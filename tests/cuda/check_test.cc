@@ -65,7 +65,8 @@ TEST(CudaCheck, EveryKeyIsAskedForAndNoOther) {
   for (int64_t i = 0; i < 1000; ++i) {
     const check::Case c = check::case_of(gpu_options(), i);
     for (const bool fixed_split : {false, true}) {
-      const runtime::Choice choice = runtime::choose_attend(c.spec, {Backend::cuda, nullptr, -1, "sm_90a", c.kernel.empty() ? nullptr : c.kernel.c_str(), fixed_split});
+      const std::string family = check::family_under(fixed_split, c.kernel, c.spec);
+      const runtime::Choice choice = runtime::choose_attend(c.spec, {Backend::cuda, nullptr, -1, "sm_90a", family.empty() ? nullptr : family.c_str(), fixed_split});
       EXPECT_TRUE(keys.contains(choice.unit.key)) << choice.unit.key;
       units.insert(choice.unit.key);
     }
