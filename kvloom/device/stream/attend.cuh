@@ -29,12 +29,9 @@ struct Warp {
   RingPlace<1> query_at;
   RingPlace<C.pieces> at{turn * kStepPieces, 0};  // this warp's next pieces
   int32_t next = turn;                            // its step's number, counted from the beginning of the pass
-  struct Nothing {
-    __device__ __forceinline__ Nothing(uint32_t, int) {}
-  };
   sm80::Queries<S, C.fp8()> q;
-  typename sm80::Select<block::has_key<V>(), sm80::Queries<S, C.fp8()>, Nothing>::Type q_back;  // turned.cuh
-  bool turns;                                                                                   // keys, in registers
+  typename sm80::Select<block::has_key<V>(), sm80::Queries<S, C.fp8()>, NoQueries>::Type q_back;  // turned.cuh
+  bool turns;                                                                                     // keys, in registers
   sm80::WarpState<S, kDimTiles> state;
   QueryFactors<C> factors;  // of the lane's rows
   int folded = 0;           // fixed_split: which of SharedMemory::folded is to be read
@@ -110,28 +107,12 @@ struct Warp {
     __syncwarp();
   }
 
-  /// The keys of the step turned by their positions, in place.
-  __device__ __forceinline__ void turn_keys(const block::WarpKeys& keys) {
-    static_assert(!C.fp8() && kStepPieces == 1, "keys of 16 bits, one piece");
-    const VariantParams& p = args.params.variant;
-    const block::HookParams hooks(p, m.turns, C.head_dim_qk);
-    char* const k = m.k[at.at] + head * Memory::kHeadK;
-    sm80::team_transform_rows<32>(lane, sm80::RowTransform<C.head_dim_qk, C.kv_dtype, C.kv_dtype, KRows<C>>{k, k}, kStepKeys,
-                                  p.rope.mode == RopeMode::half_split, sm80::hooked_dims(p.rope, C.head_dim_qk),
-                                  [&](int row, float x, float partner, int dim) {
-                                    const Coord c{pass->group.request, 0, 0, pass->group.kv_index0 + keys.token0 + row, keys.position(row), 0, keys.kv_head};
-                                    return V::key(x, partner, dim, c, hooks);
-                                  });
-    ptx::fence_shared_async();  // boxes come here later
-    __syncwarp();
-  }
-
   __device__ __forceinline__ void add_products(float (&s)[1][S.key_tiles()][4], const sm80::TileView<S>& tile) {
     if constexpr (block::has_key<V>()) {
       const VariantParams& p = args.params.variant;
       if (turns && p.rope.mode == RopeMode::half_split) return warp_turned_scores<S, V, true>(s, q, q_back, tile.k, p, m.turns, tile.keys.pos0);
       if (turns) return warp_turned_scores<S, V, false>(s, q, q_back, tile.k, p, m.turns, tile.keys.pos0);
-      turn_keys(tile.keys);
+      warp_turn_keys<C, V>(p, m, tile.keys, m.k[at.at] + head * Memory::kHeadK);
     }
     sm80::warp_scores<S, C.fp8(), S.key_tiles()>(s, q, tile.k);
   }

@@ -3,6 +3,7 @@
 // (SharedMemory::q_back), and one sine and one cosine turn both keys, between ldmatrix and mma. Other rotations go through shared memory (attend.cuh).
 #pragma once
 
+#include "kvloom/device/ptx/tma.cuh"
 #include "kvloom/device/sm80/tile_step.cuh"
 #include "kvloom/device/sm80/transform.cuh"
 #include "kvloom/device/stream/shared.cuh"
@@ -10,6 +11,11 @@
 namespace kvloom::stream {
 
 inline constexpr int kKeysApart = 8;
+
+/// Q turned back, of a variant that turns nothing.
+struct NoQueries {
+  __device__ __forceinline__ NoQueries(uint32_t, int) {}
+};
 
 /// True if a pass turns keys like this.
 template <AttendConfig C, class V>
@@ -110,6 +116,22 @@ __device__ __forceinline__ void warp_turn_queries(const VariantParams& p, Shared
                                   });
     __syncwarp();
   }
+}
+
+/// The keys of a piece, which begin at `k`, turned by their positions, in place.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void warp_turn_keys(const VariantParams& p, SharedMemory<C, V>& m, const block::WarpKeys& keys, char* k) {
+  static_assert(!C.fp8(), "keys of 16 bits");
+  const block::HookParams hooks(p, m.turns, C.head_dim_qk);
+  sm80::team_transform_rows<32>(int(threadIdx.x) & 31, sm80::RowTransform<C.head_dim_qk, C.kv_dtype, C.kv_dtype, KRows<C>>{k, k}, C.kPieceKeys,
+                                p.rope.mode == RopeMode::half_split, sm80::hooked_dims(p.rope, C.head_dim_qk),
+                                [&](int row, float x, float partner, int dim) {
+                                  const RowGroup& group = *keys.group;
+                                  const Coord c{group.request, 0, 0, group.kv_index0 + keys.token0 + row, keys.position(row), 0, keys.kv_head};
+                                  return V::key(x, partner, dim, c, hooks);
+                                });
+  ptx::fence_shared_async();  // boxes come here later
+  __syncwarp();
 }
 
 }  // namespace kvloom::stream
