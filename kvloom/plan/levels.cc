@@ -169,6 +169,17 @@ void PrefixFinder::grow(const AttentionSpec& spec, const SchedulerConfig& config
   }
 }
 
+/// Tokens that levels must save. Steps with requests of many rows run the kernel of mixed steps anyway.
+int64_t first_gain(const AttentionSpec& spec, const SchedulerConfig& config, const Batch& batch) {
+  int64_t read = 0;
+  for (int32_t r = 0; r < batch.num_requests; ++r) {
+    const int64_t tokens = batch.qo_indptr[r + 1] - batch.qo_indptr[r];
+    if (class_of_tokens(tokens, spec.num_qo_heads / spec.num_kv_heads, config.compute_rows_above) != 0) return config.level_first_gain;
+    if (tokens > 0) read += batch.kv_len[r];
+  }
+  return max_of(config.level_first_gain, read * config.level_first_percent / 100);
+}
+
 bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const Batch& batch,
                         GroupList& out) {
   if (spec.storage != Storage::paged || batch.lists_per_kv_head || batch.kv_position != KvPosition::linear) return false;
@@ -181,7 +192,7 @@ bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, con
     grow(spec, config, static_cast<const int32_t*>(batch.pages.data));
   }
   choose(spec.page_size, config.level_more_gain);
-  if (!fit(capacity, config, spec.page_size, out.notes)) return false;
+  if (!fit(capacity, config, spec.page_size, first_gain(spec, config, batch), out.notes)) return false;
   emit(spec, batch, out);
   return true;
 }

@@ -85,8 +85,8 @@ void PrefixFinder::drop(const Capacity& capacity, int64_t max_groups, int32_t pa
                       groups_found - groups, groups_found, rows_found, groups_found, capacity.max_level_rows, max_groups);
 }
 
-/// Cuts the choice down to the capacity, and asks whether what is left is worth a level at all.
-bool PrefixFinder::fit(const Capacity& capacity, const SchedulerConfig& config, int32_t page_size, std::string& notes) {
+/// Cuts the choice down to the capacity, and asks whether what is left is worth a level at all, which it is from `first_gain` on.
+bool PrefixFinder::fit(const Capacity& capacity, const SchedulerConfig& config, int32_t page_size, int64_t first_gain, std::string& notes) {
   settle();
   const int64_t max_groups = capacity.max_groups > 0 ? capacity.max_groups - own_groups_ : int64_t(INT32_MAX);
   drop(capacity, max_groups, page_size, notes);
@@ -96,14 +96,14 @@ bool PrefixFinder::fit(const Capacity& capacity, const SchedulerConfig& config, 
     saved += saved_tokens(v, page_size);
     ++groups;
   }
-  if (groups > 0 && saved >= config.level_first_gain) return true;
+  if (groups > 0 && saved >= first_gain) return true;
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
     notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
                          config.level_more_gain);
   } else {
     notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
-                         config.level_first_gain);
+                         first_gain);
   }
   return false;
 }

@@ -128,6 +128,10 @@ void keys_together(const Work& work, PolicyMemory& memory, std::vector<Piece>& p
 /// Kinds of whole units of the tiles that the filter takes.
 void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds);
 
+/// Appends pieces of the whole units of the tiles that the filter takes, those of one list and KV head at about the same time, and adds to `loads`. False:
+/// lists have too few tiles for that, and nothing was done.
+bool place_by_list(const Work& work, ClassFilter filter, PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
+
 int64_t max_load(const std::vector<int64_t>& loads);
 /// Cost of an item of one KV tile with every head of a run, the larger of the classes in use: the grain of balance.
 int64_t grain(const Work& work, const SchedulerConfig& config);

@@ -1,6 +1,7 @@
-// fill: steps with compute-bound tiles. Those are placed first, whole, longest first (and done list by list: keys_together.cc); then the memory-bound units are poured as one stream
-// into what is left of every CTA, up to one water level. Odd CTAs do their memory part first and even ones last, so that at any moment
-// about half of the CTAs load and half compute: that overlap, not the balance, is what a mixed launch gains.
+// fill: steps with compute-bound tiles. Those are placed first, whole: list by list (by_list.cc), or longest first and done list by list (keys_together.cc).
+// Then the memory-bound units, whole and longest first if that comes out within what cutting would cost, else poured as one stream into what is left of
+// every CTA, up to one water level. Odd CTAs do their memory part first and even ones last, so that at any moment about half of the CTAs load and half
+// compute: that overlap, not the balance, is what a mixed launch gains.
 //
 // Compute tiles are cut only where that lowers the finish by more than a merge costs (and keep_whole_margin): either the tiles longer
 // than the mean are cut evenly, or the whole class is streamed, whichever finishes first. With no memory-bound units this is the policy
@@ -65,7 +66,22 @@ int64_t merge_cost(const SchedulerConfig& config) {
   return config.cost_partial + config.cost_merge + 3 * config.cost_partial_row * config.classes[1].tile_rows;
 }
 
-/// Places the compute class in `out.pieces`, with its loads in `memory.loads`. `may_cut`: where that is worth it.
+/// Whole units of the compute class beside those of the memory class, list by list, if that ends hardly later than what is there.
+bool keep_lists_together(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  constexpr int kShare = 32;  // what reading keys once is worth at least
+  if (work.units[0] == 0) return false;
+  memory.candidate.clear();
+  memory.candidate_loads.assign(config.num_ctas, 0);
+  if (!place_by_list(work, kCompute, memory, memory.candidate_loads, memory.candidate)) return false;
+  const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
+  if (finish_time(memory.candidate_loads, work.cost[0], memory.sorted) > whole + whole / kShare) return false;
+  out.pieces.swap(memory.candidate);
+  memory.loads.swap(memory.candidate_loads);
+  return true;
+}
+
+/// Places the compute class in `out.pieces`, each CTA's in the order in which it does them, with its loads in `memory.loads`. `may_cut`: where that is
+/// worth it.
 void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, bool may_cut, Schedule& out) {
   const int32_t ctas = config.num_ctas;
   memory.loads.assign(ctas, 0);
@@ -74,7 +90,10 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   const int64_t whole = finish_time(memory.loads, work.cost[0], memory.sorted);
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), ctas);
   const int64_t margin = std::max(config.keep_whole_margin, merge_cost(config));
-  if (whole <= mean + margin || !may_cut) return;
+  if (whole <= mean + margin || !may_cut) {
+    if (!keep_lists_together(work, config, memory, out)) keys_together(work, memory, out.pieces);
+    return;
+  }
 
   // A schedule that cuts can't finish before the mean, so only here can it win more than a merge.
   int64_t best = whole - margin;
@@ -99,6 +118,17 @@ void place_compute(const Work& work, const SchedulerConfig& config, PolicyMemory
   pour(work, kCompute, {config.classes, {config.snap_memory, config.snap_compute}}, memory.shares, memory.cuts);
   append_pieces(work, kCompute, memory.cuts, memory.candidate, loads);
   keep_if_better();
+  keys_together(work, memory, out.pieces);
+}
+
+/// Units of the memory class whole, on top of what CTAs have: true if that ends no later than `level` and what cutting them would cost besides. Streams
+/// that are poured in leave a CTA two parts of units at its ends, an item and a merge more.
+bool place_memory_whole(const Work& work, const SchedulerConfig& config, int64_t level, PolicyMemory& memory, Schedule& out) {
+  const int64_t cut = config.cost_partial + config.cost_merge + work.max_fixed_cost[0];
+  whole_kinds(work, kMemory, memory.kinds);
+  if (!longest_first_fits(memory, memory.loads, std::max(level + cut, max_load(memory.loads)))) return false;
+  longest_first(memory, memory.loads, out.pieces, RunOrder::turning);
+  return true;
 }
 
 }  // namespace
@@ -116,9 +146,9 @@ void schedule_fill(const Work& work, const SchedulerConfig& config, PolicyMemory
 void fill_around(const Work& work, const SchedulerConfig& config, const StreamRules& memory_rules, bool may_cut_compute, PolicyMemory& memory, Schedule& out) {
   out.order = CtaOrder::alternating;
   place_compute(work, config, memory, may_cut_compute, out);
-  keys_together(work, memory, out.pieces);
   if (work.units[0] == 0) return;
   const int64_t level = water_level(memory.loads, work.cost[0], memory.sorted);
+  if (may_cut_compute && place_memory_whole(work, config, level, memory, out)) return;
   memory.shares.resize(config.num_ctas);
   int64_t left = work.cost[0];
   for (int32_t c = 0; c < config.num_ctas; ++c) {

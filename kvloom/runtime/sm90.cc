@@ -11,6 +11,7 @@ namespace kvloom::runtime {
 namespace {
 
 constexpr int32_t kSharedBytes = 227 * 1024;  // that every configuration fits in
+constexpr int32_t kLevelPercent = 16;         // measured: 11 % of the tokens saved cost 4 % of the time, 3 % cost 17
 constexpr double kFlopPerNs = 5600.0;         // that an SM does in wgmma (docs: lab notes, H200)
 
 sm90::UnitSpec unit_spec(const AttentionSpec& s) {
@@ -99,6 +100,7 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
+  config.level_first_percent = kLevelPercent;
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
   sm80_schedule(s, g, config);

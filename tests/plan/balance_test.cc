@@ -81,6 +81,51 @@ TEST(Balance, CtasGoThroughHeadsTogether) {
   }
 }
 
+// Prefill chunks beside decodes: whenever one looks, the CTAs that compute work on eight lists and KV heads of 32 at most. (Longest first alone: on 19 to 26,
+// and their keys come from memory again and again, since what is streamed beside them goes through the cache, too.)
+TEST(Balance, ChunksBesideDecodesGoThroughListsTogether) {
+  AttentionSpec spec = small_spec(32, 8);
+  spec.variant.range.causal = true;
+  std::vector<int32_t> q(64, 1);
+  for (int r = 0; r < 4; ++r) q[size_t(r)] = 512;
+  TestBatch b(q, std::vector<int32_t>(64, 4096), spec);
+  const Planned p(spec, capacity_of(b), gpu_config(132, Policy::fill), b.batch);
+  int32_t seen = 0;
+  for (const double part : {0.05, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95}) {
+    std::set<std::pair<int32_t, int32_t>> lists;
+    int32_t computing = 0;
+    for (int32_t c = 0; c < 132; ++c) {
+      uint64_t done = 0;
+      for (int32_t i = p.view.cta_indptr[c]; i < p.view.cta_indptr[c + 1]; ++i) {
+        const WorkItem& item = p.view.items[i];
+        done += plan::work_cost(p.header(), item);
+        if (double(done) < part * double(p.header().cost_total) / 132) continue;
+        if (item.kernel_class == 1) lists.insert({item.group, item.kv_head}), ++computing;
+        break;
+      }
+    }
+    EXPECT_LE(lists.size(), 8u) << "at " << part << ", " << computing << " CTAs";
+    seen += computing;
+  }
+  EXPECT_GT(seen, 300) << "CTAs that compute";
+}
+
+// Beside a prefill: decodes of a few thousand keys that lie whole on CTAs within what a cut would cost are not cut. Long ones are.
+TEST(Balance, DecodesBesideAPrefillStayWholeWhereTheyFit) {
+  AttentionSpec spec = small_spec(32, 8);
+  spec.variant.range.causal = true;
+  const auto plan = [&](int32_t chunk, int32_t decodes, int32_t first, int32_t step) {
+    std::vector<int32_t> q{chunk}, kv{chunk};
+    for (int32_t i = 0; i < decodes; ++i) q.push_back(1), kv.push_back(first + step * i);
+    TestBatch b(q, kv, spec);
+    return Planned(spec, capacity_of(b), gpu_config(132, Policy::fill), b.batch);
+  };
+  const Planned whole = plan(886, 38, 200, 38);
+  EXPECT_EQ(whole.header().num_units, 0);
+  EXPECT_LE(whole.header().cost_max, whole.header().cost_total / 132 + 3000);
+  EXPECT_GT(plan(886, 6, 8000, 100).header().num_units, 0) << "48 units of 120 us on 132 CTAs";
+}
+
 // Where CTAs share a memory that 79 of 132 saturate: 1024 units that are all alike are 7 or 8 a CTA, 8 on a hundred of them, and nothing is merged.
 // With 72 of 132 having the most, or with one unit unlike the others, the stream is cut.
 TEST(Balance, UnitsAllAlikeStayWholeWhereCtasShareAMemory) {

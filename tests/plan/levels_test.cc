@@ -87,6 +87,15 @@ TEST(Levels, GainsDecide) {
   EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
   EXPECT_NE(notes.find("320 tokens"), std::string::npos) << notes;
   config.level_first_gain = 0;
+  config.level_first_percent = 53;  // of the 600 that three decodes read
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 1u);
+  config.level_first_percent = 54;
+  EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
+  EXPECT_NE(notes.find("a first level must save 324"), std::string::npos) << notes;
+  step.q_len = {100, 1, 1};  // with many rows beside them it is no question of the kernel
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 1u);
+  step.q_len.clear();
+  config.level_first_percent = 0;
   config.level_more_gain = 319;
   EXPECT_EQ(find(step, spec, config).size(), 1u);
   config.level_more_gain = 320;
