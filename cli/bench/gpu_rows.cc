@@ -48,7 +48,7 @@ GpuBench::GpuBench(const GpuBenchOptions& options)
       gpu_(gpus()[size_t(options.device)]),
       timer_(options.device, options.protocol),
       normals_(options.device),
-      ceilings_(options.no_ceilings ? GpuCeilings{.matmul_why = "--no-ceilings"} : measure_gpu_ceilings(options.device, timer_, normals_, options.ceilings)) {}
+      ceilings_(options.no_ceilings ? GpuCeilings{.matmul = {}, .matmul_why = "--no-ceilings"} : measure_gpu_ceilings(options.device, timer_, normals_, options.ceilings)) {}
 
 nlohmann::ordered_json GpuBench::constants() { return measure_gpu_constants(options_.device, options_.kernel, timer_, normals_); }
 

@@ -26,6 +26,7 @@ struct SchedulerConfig {
   int64_t snap_compute = 2500;
   int64_t keep_whole_margin = 2000;  // whole units are kept where they cost at most this much more than the stream
   int32_t saturating_ctas = 0;       // CTAs share a memory that so many saturate: units that are all alike stay whole if as many have the most (0: never)
+  int64_t fill_from = 0;             // automatic: mean cost of a CTA from which steps of both classes are overlapped (fill) instead of cut little (heap)
   int64_t level_first_gain = 2000;   // (n - 1) x tokens that the first shared level must save, summed over its groups
   int32_t level_first_percent = 0;   // ... and of a step of few rows alone so much of what it reads: with a level it runs the kernel of mixed steps
   int64_t level_more_gain = 250;     // ... that any further group must save by itself

@@ -181,6 +181,27 @@ TEST(Balance, AHeapThatIsOutOfBalanceIsNotTaken) {
   EXPECT_LT(double(p.header().cost_max), 1.4 * double(p.header().cost_total) / 132) << name_of(p.header().policy);
 }
 
+// One chunk of a prompt beside decodes: cut little where the step is short, overlapped where it is long or `fill_from` is not set.
+TEST(Balance, ShortStepsOfBothKindsAreCutLittle) {
+  const AttentionSpec spec = small_spec(32, 8);
+  test::Random r(12);
+  const auto plan = [&](int32_t requests, int32_t longest, int64_t fill_from) {
+    std::vector<int32_t> q(size_t(requests), 1), kv;
+    for (int32_t i = 0; i < requests; ++i) kv.push_back(r.in(longest / 4, longest));
+    q[0] = 400, kv[0] = 900;
+    TestBatch b(q, kv, spec);
+    SchedulerConfig config = gpu_config(132, Policy::automatic);
+    config.fill_from = fill_from;
+    return Planned(spec, capacity_of(b), config, b.batch);
+  };
+  const Planned cut_little = plan(40, 1500, 250'000), overlapped = plan(40, 1500, 0);
+  EXPECT_EQ(cut_little.header().policy, Policy::heap);
+  EXPECT_EQ(overlapped.header().policy, Policy::fill);
+  EXPECT_LT(cut_little.header().num_units, overlapped.header().num_units);
+  EXPECT_LE(double(cut_little.header().cost_max), 1.25 * double(cut_little.header().cost_total) / 132 + 1);
+  EXPECT_EQ(plan(40, 20000, 250'000).header().policy, Policy::fill) << "long";
+}
+
 TEST(Balance, StreamIsWithinFivePercentWhereTilesAreSmall) {  // >= 32 tiles a CTA
   test::Random r(6);
   const AttentionSpec spec = small_spec(32, 8);
