@@ -35,6 +35,11 @@ bool read_file(const std::string& path, std::string& bytes, std::string& why) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) return why = fault("open", path), false;
   bytes.clear();
+  struct stat what;
+  if (::fstat(file, &what) == 0 && (S_ISCHR(what.st_mode) || S_ISBLK(what.st_mode)) && ::isatty(file) == 0) {  // some never end
+    ::close(file);
+    return why = kvloom::format("read {}: got a device, wanted a file", path), false;
+  }
   char part[1 << 16];
   ssize_t n;
   while ((n = ::read(file, part, sizeof part)) > 0 || (n < 0 && errno == EINTR)) {

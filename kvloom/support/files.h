@@ -7,7 +7,7 @@
 
 namespace kvloom {
 
-/// The bytes of a file. False: it can't be read; `why` says so.
+/// The bytes of a file, or of a pipe or terminal to its end; no other device. False: it can't be read; `why` says so.
 bool read_file(const std::string& path, std::string& bytes, std::string& why);
 
 /// Writes `bytes` under a name of its own in the same folder, then renames: readers see the old file or the new one, never a part.

@@ -101,6 +101,7 @@ TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
                   "variant mine.h: line 2: got #include \"my_own.h\", wanted none but of the library's own"));
   EXPECT_TRUE(has(error_of([] { variant_from_file(""); }), "variant: file: got an empty name"));
   EXPECT_TRUE(has(error_of([] { variant_from_file("/nowhere/mine.h"); }, ErrorCode::io), "/nowhere/mine.h"));
+  EXPECT_TRUE(has(error_of([] { variant_from_file("/dev/zero"); }, ErrorCode::io), "read /dev/zero: got a device, wanted a file"));  // has no end
 }
 
 std::string unique_text(const char* name) {
