@@ -19,10 +19,10 @@ EngineOptions options_of(const std::string& schedule, int32_t device, const std:
   o.device = arch.empty() ? device : -1;
   if (!arch.empty()) o.cuda_arch = arch.c_str();
   if (!kernel.empty()) o.kernel = kernel.c_str();
-  const size_t flat = schedule.rfind(kFlat);
-  if (flat != std::string::npos) o.levels = LevelMode::off;
+  if (schedule.ends_with(kFlat)) o.levels = LevelMode::off;
+  const std::string policy = schedule.substr(0, schedule.find('-'));
   for (int32_t p = 0; p < kNumPolicies; ++p) {
-    if (schedule.substr(0, flat == 0 ? 0 : flat - (flat != std::string::npos)) == name_of(Policy(p))) o.policy = Policy(p);
+    if (policy == name_of(Policy(p))) o.policy = Policy(p);
   }
   return o;
 }

@@ -9,9 +9,6 @@
 namespace kvloom::plan {
 namespace {
 
-constexpr int kCtaBits = 16;
-constexpr uint64_t kCtaMask = (uint64_t(1) << kCtaBits) - 1;
-
 /// The CTAs of a half, least load first: load << 16 | CTA.
 class Half {
  public:

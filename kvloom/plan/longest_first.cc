@@ -9,9 +9,6 @@
 namespace kvloom::plan {
 namespace {
 
-constexpr int kCtaBits = 16;
-constexpr uint64_t kCtaMask = (uint64_t(1) << kCtaBits) - 1;
-
 /// The CTAs by load, and those that took units of the cost at hand in a second queue. Loads are taken in ascending order and each comes
 /// back larger by the same cost, so the second queue is sorted as it grows: the least load is at the front of one of the two, as in Huffman
 /// coding with two queues. Where the cost changes, the second goes back into the first from behind: under longest first a load that has

@@ -132,6 +132,10 @@ void whole_kinds(const Work& work, ClassFilter filter, std::vector<Kind>& kinds)
 /// lists have too few tiles for that, and nothing was done.
 bool place_by_list(const Work& work, ClassFilter filter, PolicyMemory& memory, std::vector<int64_t>& loads, std::vector<Piece>& pieces);
 
+/// A CTA and its load in one word, which sorts by load: load << kCtaBits | CTA.
+inline constexpr int kCtaBits = 16;
+inline constexpr uint64_t kCtaMask = (uint64_t(1) << kCtaBits) - 1;
+
 int64_t max_load(const std::vector<int64_t>& loads);
 /// Cost of an item of one KV tile with every head of a run, the larger of the classes in use: the grain of balance.
 int64_t grain(const Work& work, const SchedulerConfig& config);
@@ -144,6 +148,8 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
 /// The same with cuts at multiples of grid[class], and where that is preferred to a stream: where few units are cut, and it comes out balanced; else false (and
 /// no pieces).
 bool place_heap(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out);
+/// ... and where no CTA has more than `bound`.
+bool heap_within(int64_t bound, const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out);
 /// The two ways of stream. Whole units so that no CTA has more than whole_bound(), or false (and no pieces), as it mostly does; and equal shares.
 bool place_whole(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);
 void cut_stream(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out);

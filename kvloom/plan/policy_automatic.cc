@@ -8,25 +8,21 @@ namespace kvloom::plan {
 namespace {
 
 /// Reading and computing at a time are worth an eighth of a step of both classes; what fill cuts for that costs more in a short one.
-bool place_short(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+bool place_short(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out) {
   const int64_t mean = ceil_div<int64_t>(work.total_cost(), config.num_ctas);
   if (work.units[0] == 0 || mean >= config.fill_from || work.num_units > 2 * int64_t(kWholeUnitsPerCta) * config.num_ctas) return false;
-  schedule_heap(work, config, memory, out);
-  if (max_load(memory.loads) <= mean + mean / 4) return true;
-  out.pieces.clear();
-  out.chunk_cap = 0;
-  return false;
+  return heap_within(mean + mean / 4, work, config, grid, memory, out);
 }
 
 }  // namespace
 
 void schedule_automatic(const Work& work, const SchedulerConfig& config, PolicyMemory& memory, Schedule& out) {
+  const int64_t grid[2] = {config.classes[0].tile_kv, config.classes[1].tile_kv};
   if (work.units[1] > 0) {
-    if (place_short(work, config, memory, out)) return;
+    if (place_short(work, config, grid, memory, out)) return;
     return schedule_fill(work, config, memory, out);
   }
   if (place_whole(work, config, memory, out)) return;
-  const int64_t grid[2] = {config.classes[0].tile_kv, config.classes[1].tile_kv};
   if (place_heap(work, config, grid, memory, out)) return;
   cut_stream(work, config, memory, out);
 }

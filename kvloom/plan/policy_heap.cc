@@ -77,15 +77,19 @@ void schedule_heap(const Work& work, const SchedulerConfig& config, PolicyMemory
   cut_heap(work, config, {config.classes[0].tile_kv, config.classes[1].tile_kv}, memory, out);
 }
 
+bool heap_within(int64_t bound, const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out) {
+  cut_heap(work, config, grid, memory, out);
+  if (max_load(memory.loads) <= bound) return true;
+  out.pieces.clear();
+  out.chunk_cap = 0;
+  return false;
+}
+
 bool place_heap(const Work& work, const SchedulerConfig& config, const int64_t (&grid)[2], PolicyMemory& memory, Schedule& out) {
   // Of more units a cut is a small part of the step, and longest first takes the host longer than that.
   const bool shares_memory = config.saturating_ctas > 0 && config.saturating_ctas < config.num_ctas;
   if (work.num_units > config.num_ctas && !(shares_memory && work.num_units <= int64_t(kWholeUnitsPerCta) * config.num_ctas)) return false;
-  cut_heap(work, config, grid, memory, out);
-  if (max_load(memory.loads) <= heap_bound(work, config)) return true;
-  out.pieces.clear();
-  out.chunk_cap = 0;
-  return false;
+  return heap_within(heap_bound(work, config), work, config, grid, memory, out);
 }
 
 }  // namespace kvloom::plan

@@ -76,7 +76,7 @@ OwnSchedules schedule_beside_sm80(const AttentionSpec& s, const GpuTarget& g, Sc
 
 }  // namespace
 
-bool sm90_by_warpgroups(const AttentionSpec& s, bool fixed_split) { return !is_fp8(s.kv_dtype) && !fixed_split; }
+bool sm90_by_warpgroups(const AttentionSpec& s, bool fixed_split) { return !streams_alone(s) && !fixed_split; }
 
 std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   if (g.capability != 90) return kvloom::format("compute capability {}.{}, wanted 9.0", g.capability / 10, g.capability % 10);

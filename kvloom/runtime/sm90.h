@@ -1,5 +1,5 @@
 // The sm90 family as the host knows it: what it runs, with which tiles, and the text of its units. The kernels: kvloom/device/sm90; steps of
-// nothing but few rows run on kvloom/device/stream, and fp8 K and V with many rows on kvloom/device/sm80, which its units hold too.
+// nothing but few rows run on kvloom/device/stream, and those of many rows with fp8 K and V or fused RoPE on kvloom/device/sm80, which its units hold too.
 #pragma once
 
 #include "kvloom/jit/unit.h"
@@ -14,7 +14,7 @@ namespace kvloom::runtime {
 /// "" if the family runs `spec` on `target`, else why not: one clause.
 std::string sm90_refusal(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 
-/// Whether steps of many rows run on wgmma (fp8 K and V, and fixed_split: on mma.sync).
+/// Whether steps of many rows run on wgmma (fp8 K and V, fused RoPE, and fixed_split: on mma.sync).
 bool sm90_by_warpgroups(const AttentionSpec& spec, bool fixed_split);
 
 /// Tiles and costs of both classes for config.policy. num_ctas is set as far as it is known without a device.

@@ -93,7 +93,8 @@ __device__ __forceinline__ void block_for_heads(int64_t tokens, int32_t heads, c
 
 }  // namespace kvloom::any
 
-extern "C" __global__ void __launch_bounds__(128) append_kv(const __grid_constant__ kvloom::AppendArgs args) {
+// 8 CTAs an SM: without a number ptxas aims at ten, and spills.
+extern "C" __global__ void __launch_bounds__(128, 8) append_kv(const __grid_constant__ kvloom::AppendArgs args) {
   extern __shared__ __align__(128) char kvloom_shared[];
   uint64_t* turns = reinterpret_cast<uint64_t*>(kvloom_shared);
   kvloom::any::block_for_heads(args.num_tokens, args.num_kv_heads, args.rope, args.k_new.dim, turns,
