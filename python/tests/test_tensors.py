@@ -135,6 +135,32 @@ def test_empty_tensors():
     assert not o.any() and np.all(lse == -np.inf)
 
 
+def test_types_of_jax_are_never_written(qkv):
+    """By where a type comes from, so this needs no JAX: its arrays are immutable, and their __dlpack__ does not say so."""
+
+    class Array:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **wanted):
+            return self.array.__dlpack__(**wanted)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    out = np.zeros((5, 2, 32), np.float32)
+    kvloom.attention(*qkv, out=Array(out))
+    close(out, reference.attention(*qkv)[0])
+    Immutable = type("ArrayImpl", (Array,), {"__module__": "jaxlib.stand_in"})
+    before = out.copy()
+    with pytest.raises(ValueError, match="`out`: .*may not be written"):
+        kvloom.attention(*qkv, causal=True, out=Immutable(out))
+    assert np.array_equal(out, before)
+    again = np.zeros_like(out)
+    kvloom.attention(*(Immutable(x) for x in qkv), out=again)
+    assert np.array_equal(again, before)
+
+
 def test_jax(qkv):
     """Arrays that can't be written: inputs as they are, outputs made of NumPy's."""
     jax = pytest.importorskip("jax", reason="JAX is not installed")
