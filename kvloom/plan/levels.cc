@@ -169,15 +169,18 @@ void PrefixFinder::grow(const AttentionSpec& spec, const SchedulerConfig& config
   }
 }
 
-/// Tokens that levels must save. Steps with requests of many rows run the kernel of mixed steps anyway.
+/// Tokens that levels must save: what partials and merges of rows that several groups have come to, and so much of the step's cost (in tokens
+/// read by few rows) that what else they change of it, items and kernels, is not more.
 int64_t first_gain(const AttentionSpec& spec, const SchedulerConfig& config, const Batch& batch) {
-  int64_t read = 0;
+  const TileRules rules(spec, config);
+  int64_t cost[2] = {0, 0};  // keys times passes over them
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     const int64_t tokens = batch.qo_indptr[r + 1] - batch.qo_indptr[r];
-    if (class_of_tokens(tokens, spec.num_qo_heads / spec.num_kv_heads, config.compute_rows_above) != 0) return config.level_first_gain;
-    if (tokens > 0) read += batch.kv_len[r];
+    cost[class_of_tokens(tokens, rules.group_size, rules.compute_rows_above)] += passes_of(rules, tokens) * batch.kv_len[r];
   }
-  return max_of(config.level_first_gain, read * config.level_first_percent / 100);
+  const int64_t most = int64_t(1) << 32;  // what is longer is refused for its cost later; products stay within 64 bits
+  const int64_t many = min_of(cost[1], most) * config.classes[1].cost_per_token / max_of(1, config.classes[0].cost_per_token);
+  return max_of(config.level_first_gain, (min_of(cost[0], most) + min_of(many, most)) * config.level_first_percent / 100);
 }
 
 bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const Batch& batch,

@@ -28,7 +28,7 @@ struct SchedulerConfig {
   int32_t saturating_ctas = 0;       // CTAs share a memory that so many saturate: units that are all alike stay whole if as many have the most (0: never)
   int64_t fill_from = 0;             // automatic: mean cost of a CTA from which steps of both classes are overlapped (fill) instead of cut little (heap)
   int64_t level_first_gain = 2000;   // (n - 1) x tokens that the first shared level must save, summed over its groups
-  int32_t level_first_percent = 0;   // ... and of a step of few rows alone so much of what it reads: with a level it runs the kernel of mixed steps
+  int32_t level_first_percent = 0;   // ... and so much of what the step costs, in tokens read by few rows
   int64_t level_more_gain = 250;     // ... that any further group must save by itself
 };
 

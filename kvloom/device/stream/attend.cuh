@@ -105,6 +105,8 @@ struct Warp {
     }
     ptx::fence_shared_async();  // boxes come here later
     __syncwarp();
+    // Warps with rows of one item write the same zeros, each before it reads: no order is wanted of them, but by racecheck.
+    if constexpr (kMany && block::kArrivingLanes != 1) ptx::named_barrier_sync(kComputeBarrier, 32 * C.kWarps);
   }
 
   __device__ __forceinline__ void add_products(float (&s)[1][S.key_tiles()][4], const sm80::TileView<S>& tile) {

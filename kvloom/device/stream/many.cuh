@@ -67,7 +67,7 @@ struct ManyRows {
 #pragma unroll 1
     for (int i = 0; i < pass.num_pieces; ++i) {
       m.piece.wait_full(rows.at);
-      if (!idle) rows.step(piece_token<C>(pass, i));
+      if (!idle || block::kArrivingLanes != 1) rows.step(piece_token<C>(pass, i));  // barriers for racecheck are of all warps
       m.piece.warp_leave(rows.at);
       rows.at.next();
       if (--left == 0) {
