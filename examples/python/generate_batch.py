@@ -91,6 +91,9 @@ def measure(model, implementation, prompts, new):
 
 def main():
     options = arguments()
+    if not kvloom.transformers.HAS_PAGED:
+        print(f'generate_batch: got transformers {transformers.__version__}, wanted one before 5.18 for paged|kvloom; install "transformers<5.18" (docs/transformers.md)')
+        return 0
     model = make_model()
     where = torch.cuda.get_device_name() if ON_GPU else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     size = sum(p.numel() for p in model.parameters())

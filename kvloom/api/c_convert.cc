@@ -2,9 +2,12 @@
 
 #include "kvloom/api/tensor_check.h"
 #include "kvloom/support/check.h"
+#include "kvloom/support/format.h"
 
 #include <cstddef>
 #include <cstdlib>
+#include <iterator>
+#include <string>
 
 namespace kvloom::api {
 namespace {
@@ -27,14 +30,20 @@ struct DlType {
 };
 constexpr DlType kDlTypes[kNumDTypes] = {{2, 32}, {2, 16}, {4, 16}, {10, 8}, {12, 8}};
 
+/// DLPack's type in words: "float64", "int16", "uint8", or its numbers.
+std::string words_of_type(const kvloom_tensor& t) {
+  constexpr const char* kKinds[] = {"int", "uint", "float", nullptr, "bfloat", "complex", "bool"};
+  const char* const kind = t.dtype_lanes == 1 && t.dtype_code < std::size(kKinds) ? kKinds[t.dtype_code] : nullptr;
+  if (kind == nullptr) return kvloom::format("DLPack code {}, {} bits, {} lanes", t.dtype_code, t.dtype_bits, t.dtype_lanes);
+  return t.dtype_code == 6 ? kind : kvloom::format("{}{}", kind, t.dtype_bits);
+}
+
 DType dtype_of(const kvloom_tensor& t, const char* function, const char* name) {
   for (int32_t d = 0; d < kNumDTypes; ++d) {
     if (t.dtype_code == kDlTypes[d].code && t.dtype_bits == kDlTypes[d].bits && t.dtype_lanes == 1) return DType(d);
   }
   fail(ErrorCode::invalid_argument,
-       "{}: {}: dtype: got DLPack code {}, {} bits, {} lanes, wanted float32, float16, bfloat16, float8_e4m3fn or "
-       "float8_e5m2",
-       function, name, t.dtype_code, t.dtype_bits, t.dtype_lanes);
+       "{}: {}: dtype: got {}, wanted float32, float16, bfloat16, float8_e4m3fn or float8_e5m2", function, name, words_of_type(t));
 }
 
 /// An 8-bit enum from an int32 field; numbers that name nothing stay so, and are refused by the checks of the value.
@@ -99,8 +108,7 @@ VariantParam param_of(const kvloom_param& p) {
   constexpr DlType kTypes[] = {{2, 32}, {0, 32}, {0, 64}, {1, 8}};  // DLPack's, of each ParamType
   int32_t type = 0;
   while (type < 4 && !(t.dtype_code == kTypes[type].code && t.dtype_bits == kTypes[type].bits && t.dtype_lanes == 1)) ++type;
-  require(type < 4, "run: params: {}: dtype: got DLPack code {}, {} bits, {} lanes, wanted float32, int32, int64 or uint8", p.name,
-          t.dtype_code, t.dtype_bits, t.dtype_lanes);
+  require(type < 4, "run: params: {}: dtype: got {}, wanted float32, int32, int64 or uint8", p.name, words_of_type(t));
   require(t.ndim >= 1 && t.ndim <= kMaxParamDims, "run: params: {}: ndim: got {}, wanted 1 .. {}", p.name, t.ndim, kMaxParamDims);
   require_pointer(t.shape, p.name, "shape");
   VariantParam out(p.name, ParamType(type), t.data == nullptr ? nullptr : static_cast<char*>(t.data) + t.byte_offset, {});

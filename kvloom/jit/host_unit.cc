@@ -68,7 +68,15 @@ std::string text_fault(const std::string& text) {
   std::string fault;
   if (text.find('\0') != std::string::npos) return "got a byte of zero in the text, wanted C++";
   for_each_line(code_of(text), [&](std::string_view line, size_t number) {
-    const std::string_view name = included(line);
+    const std::string_view name = included(line), system = included(line, '<', '>');
+    if (!fault.empty()) return;
+    // The host's compiler has others, but a GPU's has not: what a text may use is the same for both.
+    if (!system.empty() && find_source(standard_sources(), system) == nullptr) {
+      fault = kvloom::format(
+          "line {}: got #include <{}>, wanted <cmath>, <math.h> or the library's own headers (\"kvloom/attn/exp.h\"); a GPU has no standard "
+          "library, and kvloom has min_of, max_of, clamp_to, exp2_of, tanh_of and sigmoid_of",
+          number, system);
+    }
     if (name.empty() || is_embedded(name) || !fault.empty()) return;
     fault = kvloom::format(
         "line {}: got #include \"{}\", wanted none but of the library's own headers (\"kvloom/attn/exp.h\"); a variant is "

@@ -7,12 +7,12 @@ _NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "e4m3": "float
 _SHORT = {long: short for short, long in _NAMES.items()} | {short: short for short in _NAMES} | {"float": "f32", "half": "f16"}
 
 
-def dtype_name(dtype) -> str:
+def dtype_name(dtype, argument: str = "dtype") -> str:
     """f32, f16, bf16, e4m3 or e5m2 of a name, a NumPy, ml_dtypes, torch or JAX dtype."""
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     short = _SHORT.get(name.removeprefix("torch."))
     if short is None:
-        raise ValueError(f"`dtype`: expected f32, f16, bf16, e4m3 or e5m2 (or a framework's dtype of those), got {dtype!r}")
+        raise ValueError(f"`{argument}`: expected f32, f16, bf16, e4m3 or e5m2 (or a framework's dtype of those), got {dtype!r}")
     return short
 
 

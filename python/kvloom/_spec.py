@@ -86,10 +86,15 @@ class Spec:
         default("num_kv_heads", self.num_kv_heads or self.num_qo_heads)
         default("head_dim_vo", self.head_dim_vo or self.head_dim)
         default("dtype", dtype_name(self.dtype))
-        default("kv_dtype", dtype_name(self.kv_dtype) if self.kv_dtype is not None else self.dtype)
-        default("o_dtype", dtype_name(self.o_dtype) if self.o_dtype is not None else "bf16" if self.dtype in ("e4m3", "e5m2") else self.dtype)
+        default("kv_dtype", dtype_name(self.kv_dtype, "kv_dtype") if self.kv_dtype is not None else self.dtype)
+        default("o_dtype", dtype_name(self.o_dtype, "o_dtype") if self.o_dtype is not None else "bf16" if self.dtype in ("e4m3", "e5m2") else self.dtype)
         if isinstance(self.variant, str):
+            if self.variant and not any(mark in self.variant for mark in ("\n", "{", "KVLOOM_VARIANT")):
+                raise ValueError(f"`variant`: expected C++ text, got {self.variant!r}; of a file: kvloom.Variant.from_file(path)")
             default("variant", Variant(self.variant))
+        elif not (self.variant is None or isinstance(self.variant, Variant)):
+            remedy = "; make one of a function by kvloom.variant(score_mod, mask_mod)" if callable(self.variant) else ""
+            raise TypeError(f"`variant`: expected a Variant, or the text of one, got {type(self.variant).__name__}{remedy}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -142,7 +142,7 @@ class Value:
     def __index__(self):
         refuse(
             "a value of the trace can't index an array that is not a parameter: the array has to be a variable that the function itself uses "
-            "by name, or a kvloom.hooks.Param"
+            "by name, or a kvloom.hooks.Param; nor be a range's end: it stands for every pair, whose loops would differ"
         )
 
     def __float__(self):

@@ -111,6 +111,8 @@ def _names(code) -> set[str]:
 
 def _call(f, what: str, leading: tuple):
     """The function's value: called as (score, b, h, q_idx, kv_idx) or (score, c), masks without the score."""
+    if not callable(f):
+        raise TypeError(f"`{what}`: expected a function, got {type(f).__name__}")
     try:
         parameters = inspect.signature(f).parameters.values()
         count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.default is p.empty for p in parameters)
@@ -118,11 +120,21 @@ def _call(f, what: str, leading: tuple):
         count = len(leading) + 4
     c = Coord()
     if count == len(leading) + 4:
-        return f(*leading, c.request, c.q_head, c.q_pos, c.kv_pos)
+        return _returned(f, what, f(*leading, c.request, c.q_head, c.q_pos, c.kv_pos))
     if count == len(leading) + 1:
-        return f(*leading, c)
+        return _returned(f, what, f(*leading, c))
     score = "score, " if leading else ""
     raise TypeError(f"`{what}`: expected a function of ({score}b, h, q_idx, kv_idx) or of ({score}c), got one of {count} arguments")
+
+
+def _returned(f, what: str, x) -> Value:
+    """x, which f returned, as a value."""
+    if x is None or isinstance(x, (str, bytes, tuple, list, dict)) or getattr(x, "ndim", 0) > 0:
+        code = getattr(f, "__code__", None)
+        where = f"{code.co_filename}:{code.co_firstlineno}: " if code is not None else ""
+        wanted = "the logit" if what == "score_mod" else "whether the key is kept"
+        raise TypeError(f"{where}`{what}`: expected it to return {wanted}, one value, got {type(x).__name__}{'' if x is not None else ' (no return?)'}")
+    return as_value(x)
 
 
 def _params_of(values) -> list[Param]:
@@ -189,7 +201,7 @@ def _made(score_mod, mask_mod, name: str | None, check: bool) -> Variant:
     if score_mod is not None:
         logit = floating(_call(captures.function(score_mod), "score_mod", (Value("coord", ("score",), "f"),)))
     if mask_mod is not None:
-        keep = truth(as_value(_call(captures.function(mask_mod), "mask_mod", ())))
+        keep = truth(_call(captures.function(mask_mod), "mask_mod", ()))
     params = _params_of([v for v in (logit, keep) if v is not None])
     name = name or next((f.__name__ for f in (score_mod, mask_mod) if getattr(f, "__name__", "<lambda>") != "<lambda>"), "python_variant")
     struct = _struct_name(name)

@@ -35,17 +35,25 @@ int32_t num_requests_of(const IndexArg& kv_len, bool lists_per_kv_head, int32_t 
   return int32_t(lists / heads);
 }
 
-int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages) {
+int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages, bool has_groups) {
   if (table) {
     if (list_indptr.given() || has_pages)
       raise_value_error("`block_table`: expected it alone, got `pages` or `list_indptr` as well; give one of the two forms");
     int64_t rows = 1;
-    for (int32_t d = 0; d + 1 < pages.ndim(); ++d) rows *= pages.shape(d);
+    std::string shape;
+    for (int32_t d = 0; d < pages.ndim(); ++d) {
+      if (d + 1 < pages.ndim()) rows *= pages.shape(d);
+      shape += (d > 0 ? ", " : "") + std::to_string(pages.shape(d));
+    }
     if (pages.ndim() < 2 || rows != lists) {
-      raise_value_error("`block_table`: expected [" + std::to_string(lists) + " lists, entries], got " + std::to_string(rows) +
-                        " rows in " + std::to_string(pages.ndim()) + " dimensions");
+      raise_value_error("`block_table`: expected [" + std::to_string(lists) + " lists, entries], a row for each of `kv_len`, got [" + shape + "]");
     }
     return pages.row_stride() > 0 ? pages.row_stride() : 1;  // a table of no entries is a table all the same
+  }
+  if (!list_indptr.given() && !has_groups && lists > 0) {
+    raise_value_error(std::string(has_pages ? "`list_indptr`: expected where each request's `pages` begin"
+                                           : "`block_table`: expected it, or `pages` with `list_indptr` (without pages, page_size None: `list_indptr`)") +
+                     ", got None");
   }
   if (list_indptr.given() && list_indptr.size() != lists && list_indptr.size() != lists + 1) {
     raise_value_error("`list_indptr`: expected " + std::to_string(lists) + " or " + std::to_string(lists + 1) + " entries, got " +
@@ -93,7 +101,7 @@ void BatchArg::take_lists(const BatchHandles& h, int32_t num_kv_heads, bool ids_
   const bool table = !h.block_table.is_none();
   pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages", {}, ids_unread);
   if (!table) ids_unread ? pages_.refuse_gaps() : pages_.close_gaps();
-  batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none());
+  batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none(), !h.groups.is_none());
   batch_.pages = pages_.c();
 }
 

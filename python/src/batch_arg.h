@@ -18,9 +18,9 @@ struct BatchHandles {
 int32_t position_of(nb::handle word);
 /// Requests of as many lists as kv_len has entries.
 int32_t num_requests_of(const IndexArg& kv_len, bool lists_per_kv_head, int32_t num_kv_heads);
-/// Entries from a row of a block table to the next; 0: it is no table. Refuses a table of other rows than lists, one beside page lists, and a
-/// list_indptr of another size.
-int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages);
+/// Entries from a row of a block table to the next; 0: it is no table. Refuses a table of other rows than lists, one beside page lists, a
+/// list_indptr of another size, and keys of which nothing says where they are.
+int64_t table_stride_of(const IndexArg& pages, const IndexArg& list_indptr, int64_t lists, bool table, bool has_pages, bool has_groups);
 
 class BatchArg {
  public:

@@ -54,7 +54,7 @@ void DeviceBatchArg::take_lists(const DeviceBatchHandles& h, const SpecFacts& fa
   take_array(list_indptr_, h.list_indptr, "list_indptr", place);
   pages_.take(table ? h.block_table : h.pages, table ? "block_table" : "pages", place);
   if (!table) pages_.refuse_gaps();
-  batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none());
+  batch_.table_stride = table_stride_of(pages_, list_indptr_, kv_len_.size(), table, !h.pages.is_none(), false);
   batch_.list_indptr = there(list_indptr_);
   batch_.pages = there(pages_);
   if (facts.page_size == 0) {

@@ -103,6 +103,10 @@ struct AppendArg {
       raise_type_error("`slots`: expected int64 on " + place_text(place) + ", got int32");
     }
     batch.slots = slots.as_int64(tokens, "token");
+    if (tokens > 0 && !slots.given() && !(request.given() && pos.given())) {
+      raise_type_error(std::string("`") + (request.given() ? "pos" : "request") +
+                       "`: expected where the tokens go, got None; give `request` and `pos` with a `block_table` (or `pages` and `list_indptr`), or `slots`");
+    }
     list_indptr.take(list_indptr_in, "list_indptr", place);
     batch.list_indptr = list_indptr.c();
     const bool table = !block_table.is_none();

@@ -145,7 +145,7 @@ void RunArg::take_scales(const RunHandles& h, const RunShape& shape) {
 void RunArg::take_params(nb::handle params, Place place) {
   if (params.is_none()) return;
   if (!PyDict_Check(params.ptr()))
-    raise_type_error("`params`: expected a dict of names and numbers or arrays, got " + nb::cast<std::string>(nb::repr(params)));
+    raise_type_error("`params`: expected a dict of names and numbers or arrays, got " + class_name(params));
   const auto n = size_t(PyDict_Size(params.ptr()));
   param_tensors_ = std::make_unique<TensorArg[]>(n);
   param_names_.reserve(n);

@@ -26,10 +26,11 @@ struct Names {
   PyObject *max_version, *version_and_stream, *version_alone, *stream_alone;  // of a call of __dlpack__
 } names;
 
-/// The text of the pending Python exception, which is cleared.
+/// The first line of the pending Python exception, which is cleared: behind it torch prints where in its own C++ it stood.
 std::string take_exception_text() {
   nb::python_error error;
-  return nb::cast<std::string>(nb::str(error.value()));
+  const auto text = nb::cast<std::string>(nb::str(error.value()));
+  return text.substr(0, text.find('\n'));
 }
 
 std::string numbers_text(const int64_t* x, int32_t n) {

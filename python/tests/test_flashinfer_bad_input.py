@@ -66,7 +66,8 @@ def test_plan(workspace, pages):
         (ValueError, "`sm_scale`: expected a number above 0", tables, heads, {"sm_scale": 0.0}),
         (ValueError, "`q_len_per_req`: expected 1 or more", tables, heads, {"q_len_per_req": 0}),
         (ValueError, "`window_right`: expected 0", tables, heads, {"window_right": 3}),
-        (ValueError, "dtype", tables, heads, {"q_data_type": "int8"}),
+        (ValueError, "`q_data_type`: expected f32, f16, .*, got 'int8'", tables, heads, {"q_data_type": "int8"}),
+        (ValueError, "`kv_data_type`: expected f32, f16, .*, got 'int8'", tables, heads, {"kv_data_type": "int8"}),
         (kvloom.UnsupportedError, "NVFP4", tables, heads, {"kv_data_type": "uint8"}),
         (ValueError, r"`indptr`: expected entries from 0 on that do not decrease, got \[0, 3, 2\]", (np.array([0, 3, 2]), *tables[1:]), heads, {}),
         (ValueError, "`indices`: expected at least 4 page ids, as `indptr` says, got 2", (tables[0], tables[1][:2], tables[2]), heads, {}),
@@ -145,6 +146,10 @@ def test_around(pages):
         flashinfer.append_paged_kv_cache(new, new, [0], [99], (pages.k, pages.v), pages.indices, pages.indptr, pages.last)
     with pytest.raises(ValueError, match="`positions`: expected 1 entries"):
         flashinfer.append_paged_kv_cache(new, new, [0], [1, 2], (pages.k, pages.v), pages.indices, pages.indptr, pages.last)
+    few = new[:, :1]
+    for pair, name in (((few, new), "append_key"), ((new, few), "append_value")):
+        with pytest.raises(ValueError, match=rf"`{name}`: expected \[tokens, {KV_HEADS}, head_dim\], the cache's KV heads \(NHD\), got \[1, 1, {DIM}\]"):
+            flashinfer.append_paged_kv_cache(*pair, [0], [1], (pages.k, pages.v), pages.indices, pages.indptr, pages.last)
     assert np.array_equal(before, pages.k)
 
 

@@ -81,6 +81,10 @@ def test_generate(models, cache):
     check_tokens(exact, model, lists, made[:, ids.shape[1] :].tolist())
 
 
+paged = pytest.mark.skipif(not kvloom.transformers.HAS_PAGED, reason="paged|kvloom is for transformers before 5.18")
+
+
+@paged
 @pytest.mark.parametrize("tokens", [24, 200], ids=["prompts in chunks", "whole prompts"])
 def test_generate_batch(models, tokens, monkeypatch):
     exact, model = models
@@ -104,6 +108,7 @@ def test_generate_batch(models, tokens, monkeypatch):
     assert "new" in ways and ("slots" in ways) == bool(getattr(model.config, "sliding_window", None))
 
 
+@paged
 def test_cuda_graphs_are_refused():
     model = small_models.make("llama", head_dim=64, hidden_size=192).to(DEVICE, torch.bfloat16)
     model.set_attn_implementation("paged|kvloom")

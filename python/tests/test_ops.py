@@ -80,6 +80,12 @@ def test_append_refuses_and_writes_nothing(rng):
     k = np.zeros((4, 4, 2, 32), np.float32)
     with pytest.raises(ValueError, match="page"):
         kvloom.append_kv(k_new, k_new, k, k.copy(), request=[0, 0], pos=[0, 5], block_table=np.array([[1, 9]]))
+    with pytest.raises(TypeError, match="`request`: expected where the tokens go, got None; give `request` and `pos` with a `block_table`"):
+        kvloom.append_kv(k_new, k_new, k, k.copy())
+    with pytest.raises(TypeError, match="`pos`: expected where the tokens go, got None"):
+        kvloom.append_kv(k_new, k_new, k, k.copy(), request=[0, 0], block_table=np.array([[1, 2]]))
+    with pytest.raises(ValueError, match="append_kv: k_new: dtype: got float64, wanted float32, float16"):
+        kvloom.append_kv(k_new.astype(float), k_new, k, k.copy(), slots=[0, 1])
     assert not k.any()
 
 

@@ -84,6 +84,13 @@ def test_exporters_that_refuse(qkv):
     with pytest.raises(ValueError, match="`q`: expected DLPack 1.x, got version 2.0"):
         kvloom.attention(Versioned(qkv[0], version=(2, 0)), *qkv[1:])
 
+    class Talkative(Unversioned):
+        def __dlpack__(self, **_):
+            raise BufferError("Cannot pack tensors on meta\nException raised from there:\nframe #0: a_function + 0x9d")
+
+    with pytest.raises(ValueError, match=r"`k`: .*: Cannot pack tensors on meta$"):  # a message is one line
+        kvloom.attention(qkv[0], Talkative(qkv[1]), qkv[2])
+
     class Sloppy:
         def __dlpack__(self, **_):
             return "no capsule"

@@ -174,6 +174,9 @@ def test_numpy_functions_are_taken():
         (lambda s, c: max(s, 0.5), "has no truth of its own"),
         (lambda s, c: __import__("math").exp(s), "is no number yet"),
         (lambda s, c: [1, 2, 3][c.kv_pos], "can't index an array that is not a parameter"),
+        (lambda s, c: sum(s for _ in range(c.kv_pos)), "nor be a range's end"),
+        (lambda s, c: None, "`score_mod`: expected it to return the logit, one value, got NoneType (no return?)"),
+        (lambda s, c: (s, 1), "`score_mod`: expected it to return the logit, one value, got tuple"),
         (lambda s, c: s & 1, "`&`: expected bools or ints, got a float and an int"),
         (lambda s, c: ~s, "`~`: expected a bool or an int, got a float"),
         (lambda s, c: s + "a", "expected a number or a value of the trace, got str"),
@@ -195,8 +198,10 @@ def test_faults_of_the_call():
         kvloom.variant()
     with pytest.raises(TypeError, match=r"`mask_mod`: expected a function of \(b, h, q_idx, kv_idx\) or of \(c\), got one of 2 arguments"):
         kvloom.variant(mask_mod=lambda a, b: a)
-    with pytest.raises(TypeError, match="expected a number or a value of the trace, got NoneType"):
-        kvloom.variant(lambda s, c: None)
+    with pytest.raises(TypeError, match="`mask_mod`: expected it to return whether the key is kept, one value, got list"):
+        kvloom.variant(mask_mod=lambda c: [c.kv_pos > 3])
+    with pytest.raises(TypeError, match="`score_mod`: expected a function, got int"):
+        kvloom.variant(3)
     wide = np.zeros(4)
     with pytest.raises(TypeError, match="`wide`: expected float32, int32, int64, uint8 or bool in 1 to 3 dimensions, got float64"):
         kvloom.variant(lambda s, c: s + wide[c.q_head])
@@ -206,6 +211,19 @@ def test_faults_of_the_call():
         kvloom.variant(lambda s, c: sum((s for _ in range(3000)), s))
     with pytest.raises(AttributeError, match="head"):
         kvloom.variant(lambda s, c: s + c.head)
+
+
+def test_what_is_no_variant(qkv):
+    with pytest.raises(TypeError, match=r"`variant`: expected a Variant, or the text of one, got function; make one of a function by kvloom.variant\("):
+        kvloom.attention(*qkv, variant=lambda s, c: s)
+    with pytest.raises(TypeError, match="`variant`: expected a Variant, or the text of one, got int$"):
+        kvloom.Spec(num_qo_heads=4, head_dim=32, variant=3)
+    with pytest.raises(ValueError, match=r"`variant`: expected C\+\+ text, got 'mine.h'; of a file: kvloom.Variant.from_file\(path\)"):
+        kvloom.attention(*qkv, variant="mine.h")
+    with pytest.raises(ValueError, match="params: slopes: dtype: got float64, wanted float32, int32, int64 or uint8"):
+        kvloom.attention(*qkv, variant=kvloom.Variant.from_file(TEXTS / "alibi_slopes.h"), params={"slopes": np.zeros(4)})
+    with pytest.raises(TypeError, match="`params`: expected a dict of names and numbers or arrays, got list$"):
+        kvloom.attention(*qkv, variant=kvloom.Variant.from_file(TEXTS / "alibi_slopes.h"), params=[np.zeros(4, f32)])
 
 
 def test_the_check_finds_a_wrong_text(monkeypatch):

@@ -99,6 +99,8 @@ TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
   EXPECT_TRUE(has(error_of([] { variant_from_text("struct Mine {};", "mine.h"); }), "variant mine.h: got no line KVLOOM_VARIANT(NAME)"));
   EXPECT_TRUE(has(error_of([] { variant_from_text("\n#include \"my_own.h\"\nKVLOOM_VARIANT(Mine)\n", "mine.h"); }),
                   "variant mine.h: line 2: got #include \"my_own.h\", wanted none but of the library's own"));
+  EXPECT_TRUE(has(error_of([] { variant_from_text("#include <cmath>\n#include <algorithm>\nKVLOOM_VARIANT(Mine)\n", "mine.h"); }),
+                  "variant mine.h: line 2: got #include <algorithm>, wanted <cmath>, <math.h> or the library's own"));
   EXPECT_TRUE(has(error_of([] { variant_from_file(""); }), "variant: file: got an empty name"));
   EXPECT_TRUE(has(error_of([] { variant_from_file("/nowhere/mine.h"); }, ErrorCode::io), "/nowhere/mine.h"));
   EXPECT_TRUE(has(error_of([] { variant_from_file("/dev/zero"); }, ErrorCode::io), "read /dev/zero: got a device, wanted a file"));  // has no end

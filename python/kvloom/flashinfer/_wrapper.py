@@ -186,9 +186,9 @@ class Wrapper:
             raise ValueError(f"`num_qo_heads`: expected a multiple of num_kv_heads, {num_kv_heads}, got {num_qo_heads}")
         if str(kv_dtype).removeprefix("torch.") == "uint8":
             refuse_nvfp4(kv_dtype)
-        q = dtype_name(q_dtype)
-        kv = q if kv_dtype is None else dtype_name(kv_dtype)
-        o = dtype_name(o_dtype) if o_dtype is not None else "bf16" if q in _FP8 else q
+        q = dtype_name(q_dtype, "q_data_type")
+        kv = q if kv_dtype is None else dtype_name(kv_dtype, "kv_data_type")
+        o = dtype_name(o_dtype, "o_data_type") if o_dtype is not None else "bf16" if q in _FP8 else q
         heads = (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo, q, kv, o, page_size)
         self._settings = None
         if heads != self._heads:

@@ -99,6 +99,10 @@ def append_paged_kv_cache(
     On the CPU every index is checked, and after an error nothing was written; on a GPU nothing is waited for and slots outside the cache are skipped.
     """
     k, v = split_cache(paged_kv_cache, check_layout(kv_layout))
+    heads = k.shape[2 if kv_layout == "NHD" else 1]
+    for x, name in ((append_key, "append_key"), (append_value, "append_value")):
+        if len(x.shape) == 3 and x.shape[1] != heads:
+            raise ValueError(f"`{name}`: expected [tokens, {heads}, head_dim], the cache's KV heads ({kv_layout}), got {list(x.shape)}")
     _append(append_key, append_value, k, v, batch_indices, positions, kv_indices, kv_indptr, kv_layout)
 
 

@@ -89,6 +89,8 @@ def paged_attention_forward(
     value into the cache. Returns out [1, tokens, heads, head_dim], and None for the weights."""
     if cache is None or cu_seq_lens_q is None or cu_seq_lens_k is None or read_index is None or write_index is None:
         raise kvloom.UnsupportedError('"paged|kvloom" is for generate_batch, got a forward pass without its cache; use attn_implementation="kvloom"')
+    if not hasattr(cache, "layer_index_to_group_indices"):
+        raise kvloom.UnsupportedError('"paged|kvloom" reads the paged cache of transformers before 5.18, got another; install "transformers<5.18"')
     if torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
         raise kvloom.UnsupportedError(
             '"paged|kvloom" plans every step on the host, got one that is compiled or captured; give '
