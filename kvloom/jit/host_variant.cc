@@ -1,6 +1,7 @@
 #include "kvloom/jit/host_variant.h"
 
 #include "kvloom/jit/cache.h"
+#include "kvloom/jit/compiler_log.h"
 #include "kvloom/jit/host_compiler.h"
 #include "kvloom/jit/progress.h"
 #include "kvloom/support/check.h"
@@ -29,6 +30,8 @@ std::string compiled(const Program& unit, const HostTarget& target) {
   if (compiler == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", unit.key, why);
   const std::vector<std::string> options = host_options(target);
   if (compiler->compile(unit.text, options, object, log)) return object;
+  const std::string plain = plain_log(log);
+  if (!plain.empty()) log = plain;
   if (!log.empty() && log.back() != '\n') log += '\n';
   fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it; its log:\n{}for {} by {}, options:{}", unit.key, compiler->version(),
        log, target.name, compiler->path(), option_words(options));

@@ -68,6 +68,22 @@ TEST(Text, EveryFaultIsOneSentence) {
   }
 }
 
+// What the library makes of a wrong text is not said beside the user's own lines.
+TEST(Text, FaultsAreSaidWithoutTheLibrarysLines) {
+  const std::string misnamed = error_of([] {
+    variant_from_text("struct Mine {\n  static bool keep(const kvloom::Coord&) { return true; }\n};\nKVLOOM_VARIANT(Mien)\n", "kvloom/mine.h");
+  });
+  EXPECT_TRUE(has(misnamed, "\nkvloom/mine.h:4:")) << misnamed;  // the user's, whatever its folder is called
+  const std::string hookless = error_of_body("  static float logit(float score) { return scor; }");
+  EXPECT_TRUE(has(hookless, "\nmine.h:2:")) << hookless;
+  EXPECT_TRUE(has(hookless, "the logit hook is: static float logit(")) << hookless;
+  for (const std::string& text : {misnamed, hookless, error_of_body("")}) {
+    EXPECT_FALSE(has(text, "\nthe end of variant.")) << text;
+    EXPECT_FALSE(has(text, "user_stage.inl")) << text;
+    EXPECT_FALSE(has(text, "evaluates to false")) << text;
+  }
+}
+
 // The host's <cmath>, and on a GPU what stands in for it.
 TEST(Text, MathHeadersServeBothCompilers) {
   const std::string text =
