@@ -19,7 +19,7 @@ constexpr const char* kPlanStep =
 
 kv_len       [requests] tokens in the cache, the step's own included
 qo_indptr    [requests + 1] request r has rows qo_indptr[r] .. qo_indptr[r + 1] of q; None: one query token a request (decode)
-block_table  [requests, entries] page ids, a row a request; entries behind kv_len are never read; on a GPU with
+block_table  [requests, entries] page ids, a row a request (or a list of lists of one length); entries behind kv_len are never read; on a GPU with
              check_pages=False and without shared levels the ids may lie there. Or
 pages, list_indptr   [page ids], [requests] or [requests + 1]: request r's ids begin at list_indptr[r]; without pages (page_size None):
              list_indptr[r] is the first token of request r in k and v

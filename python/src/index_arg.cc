@@ -9,28 +9,67 @@ const int64_t kNothing = 0;  // what an array that is given and empty points at
 
 std::string quoted(const char* name) { return std::string("`") + name + "`: "; }
 
+bool is_list(PyObject* o) { return PyList_Check(o) || PyTuple_Check(o) || PyRange_Check(o); }
+
+nb::object tuple_of(PyObject* list) {
+  const nb::object tuple = nb::steal(PySequence_Tuple(list));
+  if (!tuple.is_valid()) throw nb::python_error();
+  return tuple;
+}
+
+/// Appends the integers of a tuple; `where` is in front of an element's number in messages.
+void append_integers(const nb::object& tuple, const std::string& where, std::vector<int64_t>& to) {
+  const Py_ssize_t n = PyTuple_Size(tuple.ptr());
+  for (Py_ssize_t i = 0; i < n; ++i) {
+    const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(tuple.ptr(), i)));
+    to.push_back(number.is_valid() ? PyLong_AsLongLong(number.ptr()) : 0);
+    if (PyErr_Occurred()) {
+      PyErr_Clear();
+      raise_type_error(where + "element " + std::to_string(i) + ": expected an integer");
+    }
+  }
+}
+
 }  // namespace
+
+void IndexArg::hold_lists(const nb::object& rows) {
+  const Py_ssize_t n = PyTuple_Size(rows.ptr());
+  std::vector<int64_t> values;
+  Py_ssize_t length = 0;
+  for (Py_ssize_t r = 0; r < n; ++r) {
+    PyObject* const row = PyTuple_GetItem(rows.ptr(), r);
+    const std::string where = quoted(name_) + "row " + std::to_string(r) + ": ";
+    if (!is_list(row)) raise_type_error(where + "expected a list, as row 0 is, got " + class_name(row));
+    const nb::object numbers = tuple_of(row);
+    const Py_ssize_t entries = PyTuple_Size(numbers.ptr());
+    if (r == 0) length = entries;
+    if (entries != length) {
+      raise_value_error(where + "expected " + std::to_string(length) + " entries, as row 0 has, got " + std::to_string(entries) +
+                        "; fill rows up to one length with 0, what no length reaches is not read");
+    }
+    append_integers(numbers, where, values);
+  }
+  hold_64(std::move(values));
+  ndim_ = 2;
+  shape_[0] = n;
+  shape_[1] = row_stride_ = length;
+}
 
 void IndexArg::take(nb::handle object, const char* name, Place place, bool anywhere) {
   name_ = name;
   given_ = object.is_valid() && !object.is_none();
   if (!given_) return;
   PyObject* const o = object.ptr();
-  if (PyList_Check(o) || PyTuple_Check(o) || PyRange_Check(o)) {
-    const nb::object list = nb::steal(PySequence_Tuple(o));
-    if (!list.is_valid()) throw nb::python_error();
-    std::vector<int64_t> values(size_t(PyTuple_Size(list.ptr())));
-    for (size_t i = 0; i < values.size(); ++i) {
-      const nb::object number = nb::steal(PyNumber_Index(PyTuple_GetItem(list.ptr(), Py_ssize_t(i))));
-      if (number.is_valid()) values[i] = PyLong_AsLongLong(number.ptr());
-      if (PyErr_Occurred()) {
-        PyErr_Clear();
-        raise_type_error(quoted(name) + "element " + std::to_string(i) + ": expected an integer");
-      }
-    }
+  if (is_list(o)) {
+    const nb::object list = tuple_of(o);
+    const Py_ssize_t n = PyTuple_Size(list.ptr());
+    const bool table = n > 0 && is_list(PyTuple_GetItem(list.ptr(), 0));
+    std::vector<int64_t> values;
+    values.reserve(size_t(n));
+    if (!table) append_integers(list, quoted(name), values);
     if (place.cuda)
       raise_value_error(quoted(name) + "expected integers on " + place_text(place) + ", got a list; the GPU reads them: move them there");
-    return hold_64(std::move(values));
+    return table ? hold_lists(list) : hold_64(std::move(values));
   }
   TensorArg t;
   t.take(object, name);

@@ -44,6 +44,8 @@ class IndexArg {
   void require_size(int64_t size, const char* label) const;
   void copy(const TensorArg& t);
   void hold_64(std::vector<int64_t> values);
+  /// A list of lists of one length: a table.
+  void hold_lists(const nb::object& rows);
 
   bool given_ = false;
   const char* name_ = "";

@@ -144,6 +144,11 @@ void append_kv(nb::handle k_new, nb::handle v_new, nb::handle k, nb::handle v, n
   const int32_t order = layout_of(word_of(layout, "layout").c_str());
   if (kc.ndim() != 4 && kc.ndim() != 3)
     raise_value_error("`k`: expected [pages, page_size, heads, head_dim] (HND: heads before page_size), got " + kc.describe());
+  const int32_t heads_at = order == KVLOOM_NHD ? 2 : 1;
+  if (kc.ndim() == 4 && (kn.shape(1) != kc.shape(heads_at) || kn.shape(2) != kc.shape(3))) {
+    raise_value_error("`k_new`: expected [" + std::to_string(kn.shape(0)) + ", " + std::to_string(kc.shape(heads_at)) + ", " +
+                      std::to_string(kc.shape(3)) + "], heads and head_dim of `k` " + kc.describe() + ", got " + kn.describe());
+  }
   const auto page_size = int32_t(kc.ndim() == 3 ? 1 : kc.shape(order == KVLOOM_NHD ? 1 : 2));
   AppendArg batch;
   batch.take(kn.shape(0), request, pos, rope_pos, pages, list_indptr, block_table, slots, kn.place());

@@ -84,6 +84,8 @@ def test_append_refuses_and_writes_nothing(rng):
         kvloom.append_kv(k_new, k_new, k, k.copy())
     with pytest.raises(TypeError, match="`pos`: expected where the tokens go, got None"):
         kvloom.append_kv(k_new, k_new, k, k.copy(), request=[0, 0], block_table=np.array([[1, 2]]))
+    with pytest.raises(ValueError, match=r"`k_new`: expected \[2, 2, 32\], heads and head_dim of `k` \[4, 4, 2, 32\] f32 on cpu, got \[2, 1, 32\]"):
+        kvloom.append_kv(k_new[:, :1], k_new[:, :1], k, k.copy(), slots=[0, 1])
     with pytest.raises(ValueError, match="append_kv: k_new: dtype: got float64, wanted float32, float16"):
         kvloom.append_kv(k_new.astype(float), k_new, k, k.copy(), slots=[0, 1])
     assert not k.any()
