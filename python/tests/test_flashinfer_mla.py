@@ -166,6 +166,10 @@ def test_bad_input(rng, fw, workspace):
     latent.plan(wrapper, False)
     with pytest.raises(ValueError, match="`q_pe`: expected 3 dimensions, the last one 16, as plan says"):
         wrapper.run(latent.q_nope, latent.q_nope, latent.ckv, latent.kpe)
+    with pytest.raises(ValueError, match=r"`q_pe`: expected \[.*\], beside `q_nope` \[.*\], got \["):
+        wrapper.run(latent.q_nope, latent.q_pe[:, 1:], latent.ckv, latent.kpe)
+    with pytest.raises(ValueError, match=r"`kpe_cache`: expected \[.*\], beside `ckv_cache` \[.*\], got \["):  # ids are checked against ckv_cache's pages alone
+        wrapper.run(latent.q_nope, latent.q_pe, latent.ckv, latent.kpe[:1])
     tensors = {"q_nope": latent.q_nope, "q_pe": latent.q_pe, "ckv_cache": latent.ckv, "kpe_cache": latent.kpe}
     for name, x in tensors.items():
         with pytest.raises(ValueError, match=f"`{name}.dtype`: expected f32, as plan's {'q' if name[0] == 'q' else 'kv'}_data_type says, got f16"):

@@ -129,6 +129,8 @@ def test_bad_input(rng, fw, workspace):
     blocks.plan(indptr, indices, 8, 20, 4, 5, *heads, q_data_type="float32", o_data_type="float32")
     with pytest.raises(ValueError, match=r"`k`: expected \[20, num_kv_heads, head_dim\], got \[15"):
         blocks.run(rows(rng, fw, 8), *(rows(rng, fw, 15, heads=KV_HEADS) for _ in "kv"))
+    with pytest.raises(ValueError, match=r"`block_mask_map`: expected \[2, 3, 4\], a row and a column for each of block_row_sz and block_col_sz, got \[2, 4, 3\]"):
+        variable.plan(np.ones((2, 4, 3), bool), np.full((2, 3), 2), np.full((2, 4), 2), *heads)
     with pytest.raises(ValueError, match=r"`block_row_sz`: expected 2 dimensions, the first one 2 \(num_kv_heads\)"):
         variable.plan(*(fw.tensor(np.ones((1, 1)), "int32") for _ in "abc"), *heads)
     variable.plan(fw.tensor(np.ones((2, 1, 1)), "bool"), *(fw.tensor(np.full((2, 1), 4), "int32") for _ in "ab"), *heads, q_data_type="float32")

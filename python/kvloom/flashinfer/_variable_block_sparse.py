@@ -46,6 +46,9 @@ class VariableBlockSparseAttentionWrapper(Wrapper):
         for x, name, rank in zip(sizes, ("block_row_sz", "block_col_sz", "block_mask_map"), (2, 2, 3)):
             if x.ndim != rank or x.shape[0] != num_kv_heads:
                 raise ValueError(f"`{name}`: expected {rank} dimensions, the first one {num_kv_heads} (num_kv_heads), got {list(x.shape)}")
+        blocks = [num_kv_heads, sizes[0].shape[1], sizes[1].shape[1]]
+        if list(sizes[2].shape) != blocks:
+            raise ValueError(f"`block_mask_map`: expected {blocks}, a row and a column for each of block_row_sz and block_col_sz, got {list(sizes[2].shape)}")
         matrix = BlockSparse.variable(*sizes)
         self._set_heads(num_qo_heads, num_kv_heads, head_dim, None, q_data_type, kv_data_type, None, matrix.page_size)
         self._set_attention(

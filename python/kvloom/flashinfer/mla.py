@@ -159,6 +159,9 @@ class BatchMLAPagedAttentionWrapper(Wrapper):
                 raise ValueError(f"`{name}`: expected 3 dimensions, the last one {dim}, as plan says, got {None if x is None else list(x.shape)}")
             if dim:
                 same_dtype(x, name, dtype, "plan's " + ("q_data_type" if name.startswith("q") else "kv_data_type"))
+        for x, name, beside, of in ((q_pe, "q_pe", q_nope, "q_nope"), (kpe_cache, "kpe_cache", ckv_cache, "ckv_cache")) if kpe else ():
+            if x.shape[:2] != beside.shape[:2]:
+                raise ValueError(f"`{name}`: expected {[*beside.shape[:2], kpe]}, beside `{of}` {list(beside.shape)}, got {list(x.shape)}")
         q = queries(q_nope, q_pe, pe_factor)
         k, pages, copied, kv_dtype = self._keys(ckv_cache, kpe_cache, scale_arr, kpe_scale, q)
         k = k[:, :, None]
