@@ -69,6 +69,11 @@ void EngineState::check_owner(const PlanState& plan, const char* where) const {
        where, plan.kernel_key, kernel().key);
 }
 
+void EngineState::check_device(const char* where) const {
+  if (!setup.on_gpu() || runner) return;
+  fail(ErrorCode::unsupported, "{}: got an engine made for {} alone, wanted one with a device; leave out options.cuda_arch", where, setup.choice.gpu.arch);
+}
+
 }  // namespace api
 
 namespace {
@@ -200,6 +205,7 @@ void Engine::upload(Plan& plan, void* stream) {
   api::EngineState& s = state();
   plan.state();
   s.check_owner(*plan.state_, "upload");
+  s.check_device("upload");
   if (s.runner) s.runner->upload(*plan.state_->cuda, static_cast<jit::CuStream>(stream));
 }
 
@@ -207,10 +213,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
   api::EngineState& s = state();
   const api::PlanState& p = plan.state();
   s.check_owner(p, "run");
-  if (s.setup.on_gpu() && !s.runner) {
-    fail(ErrorCode::unsupported, "run: got an engine made for {} alone, wanted one with a device; leave out options.cuda_arch",
-         s.setup.choice.gpu.arch);
-  }
+  s.check_device("run");
   require(s.runner || stream == nullptr, "run: stream: got a stream, wanted a null pointer; the CPU has none");
   BoxedAttendArgs boxed;  // boxes: whatever is there; a launch that has use for them makes them
   AttendArgs& args = boxed.attend;

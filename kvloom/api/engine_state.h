@@ -50,6 +50,8 @@ struct EngineState {
   /// Number `i` of PlanState::add_blocks; nullptr: the engine has none.
   plan::Planner* planner_number(int i) { return i == 0 ? &planner : own_planner[i - 1].get(); }
   void check_owner(const PlanState& plan, const char* where) const;
+  /// Refuses what wants a device on an engine that was made for an architecture alone.
+  void check_device(const char* where) const;
   /// RunTensors::timeline, checked; nullptr: nobody asked.
   CtaTimes* checked_timeline(const PlanState& plan, void* memory);
 };

@@ -127,6 +127,8 @@ void check_options(const EngineOptions& o) {
   require(o.cuda_arch == nullptr || o.backend == Backend::cuda,
           "Engine: options.cuda_arch: got {} with backend {}, wanted it with cuda alone", o.cuda_arch != nullptr ? o.cuda_arch : "",
           name_of(o.backend));
+  require(o.cpu_target == nullptr || o.backend != Backend::cuda, "Engine: options.cpu_target: got {} with backend cuda, wanted it with cpu or automatic",
+          o.cpu_target != nullptr ? o.cpu_target : "");
   require(o.threads >= 0 && o.threads <= 4096, "Engine: options.threads: got {}, wanted 1 .. 4096, or 0 for one a core", o.threads);
   require(o.num_ctas >= 0 && o.num_ctas <= 65535, "Engine: options.num_ctas: got {}, wanted 1 .. 65535, or 0 for the backend's own",
           o.num_ctas);

@@ -1,4 +1,5 @@
 // User variants: the pairs that a hook is asked about, and a mask that the text declares itself.
+#include "tests/support/user_texts.h"
 #include "tests/variants/variant_texts.h"
 
 namespace kvloom::bugs {
@@ -83,21 +84,7 @@ TEST(Hooks, B33_AreAskedOnceAboutPairsThatThereAre) {
 
 // The text's own arrays hold what the library's mask holds, and both give the same bits: decode, prefill, both in one batch.
 TEST(Hooks, B100_AMaskOfTheTextsOwnIsTheLibrarys) {
-  const UserVariant* const user = variant_from_text(
-      "struct BitMask {\n"
-      "  struct Params {\n"
-      "    kvloom::Array<uint8_t, kvloom::dim::any> bits;\n"
-      "    kvloom::Array<int64_t, kvloom::dim::any> first;\n"
-      "    kvloom::Array<int32_t, kvloom::dim::requests> kv_len;\n"
-      "    KVLOOM_PARAMS(KVLOOM_PARAM(bits, 0, 255), KVLOOM_PARAM(first, 0, 1), KVLOOM_PARAM(kv_len, 0, 1))\n"
-      "  };\n"
-      "  static bool keep(const kvloom::Coord& c, const Params& p) {\n"
-      "    const int64_t bit = int64_t(c.q_index) * p.kv_len(c.request) + c.kv_index;\n"
-      "    return p.bits(p.first(c.request) + bit / 8) >> bit % 8 & 1;\n"
-      "  }\n"
-      "};\n"
-      "KVLOOM_VARIANT(BitMask)\n",
-      "bit_mask.h");
+  const UserVariant* const user = variant_from_text(test::kOwnMask, "bit_mask.h");
   const std::vector<test::Request> steps[] = {{{1, 300}, {1, 17}, {1, 0}}, {{33, 33}, {70, 129}}, {{1, 300}, {7, 64}, {5, 3}, {3, 0}}};
   for (const std::vector<test::Request>& requests : steps) {
     Step own, mine;

@@ -4,6 +4,7 @@
 #include "tests/cuda/engine_fixture.h"
 #include "tests/support/source_file.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/user_texts.h"
 
 namespace kvloom::test {
 namespace {
@@ -22,6 +23,11 @@ void add_kernels(FakeGpu& gpu, const AttentionSpec& spec) {
   }
   gpu.add_kernel(spec);
   gpu.add_kernel(spec, true);
+}
+
+const UserVariant* of_text(const char* text, const char* name) {
+  const Environment may_compile("KVLOOM_NO_JIT", nullptr);
+  return variant_from_text(text, name);
 }
 
 AttentionSpec spec_with(const char* name) {
@@ -91,6 +97,72 @@ TEST_F(GpuEngine, NumbersOfUsersVariantsTravelWithTheLaunch) {
   const VariantParam params[] = {{"dilation", 3.0}};
   s.tensors.params = {params, 1};
   expect_device_right(g, s);
+}
+
+constexpr Policy kWays[] = {Policy::automatic, Policy::stream, Policy::fixed_split};
+
+// Chunks that end inside a tile, rows that do not fill one, a request without keys: hooks are asked about rows and keys that there are.
+TEST_F(GpuEngine, B33_HooksAreAskedAboutPairsThatThereAre) {
+  AttentionSpec spec = gpu_spec();
+  spec.variant.user = of_text(kStraying, "straying.h");
+  spec = with_user_variant(spec);
+  add_kernels(gpu, spec);
+  for (const Policy policy : kWays) {
+    SCOPED_TRACE(name_of(policy));
+    Step s = make_step({{1, 1000}, {3, 0}, {37, 129}, {5, 2}, {1, 77}}, spec);
+    const std::vector<int32_t> q_len = {1, 3, 37, 5, 1};
+    std::vector<int32_t> strays(2, 0);
+    const VariantParam here[] = {{"q_len", q_len.data(), {5}}, {"kv_len", s.kv_len.data(), {5}}, {"strays", strays.data(), {2}}};
+    GpuBuffer q = put(q_len), kv = put(s.kv_len), seen = put(strays);
+    const VariantParam there[] = {{"q_len", q.as<int32_t>(), {5}}, {"kv_len", kv.as<int32_t>(), {5}}, {"strays", seen.as<int32_t>(), {2}}};
+    EngineOptions options = cuda_options();
+    options.policy = policy;
+    Engine engine(s.spec, large(), options);
+    const Plan plan = engine.plan(s.batch);
+    GpuStep g(s);
+    g.poison();
+    g.tensors.params = {there, 3};
+    engine.run(plan, g.tensors);
+    s.tensors.params = {here, 3};
+    expect_device_right(g, s);
+    seen.download(strays.data(), sizeof(int32_t) * 2);
+    EXPECT_EQ(strays, std::vector<int32_t>({0, 0}));
+  }
+}
+
+// The text's own arrays hold what the library's mask holds: decode, prefill, both in one batch.
+TEST_F(GpuEngine, B100_AMaskOfTheTextsOwnIsTheLibrarys) {
+  AttentionSpec own_spec = gpu_spec(), spec = gpu_spec();
+  own_spec.variant.custom_mask = true;
+  spec.variant.user = of_text(kOwnMask, "bit_mask.h");
+  spec = with_user_variant(spec);
+  gpu.add_kernel(own_spec);
+  gpu.add_kernel(own_spec, true);
+  add_kernels(gpu, spec);
+  const std::vector<Request> steps[] = {{{1, 300}, {1, 17}, {1, 0}}, {{33, 33}, {70, 129}}, {{1, 300}, {7, 64}, {5, 3}, {3, 0}}};
+  for (const std::vector<Request>& requests : steps) {
+    for (const Policy policy : kWays) {
+      SCOPED_TRACE(testing::Message() << requests.size() << " requests, " << name_of(policy));
+      Step own = make_step(requests, own_spec), mine = make_step(requests, own_spec);
+      mine.spec = spec;
+      EngineOptions options = cuda_options();
+      options.policy = policy;
+      GpuBuffer mask = put(own.mask), first = put(own.mask_indptr), kv_len = put(own.kv_len);
+      const VariantParam params[] = {{"bits", mask.as<uint8_t>(), {int64_t(own.mask.size())}},
+                                     {"first", first.as<int64_t>(), {int64_t(own.mask_indptr.size())}},
+                                     {"kv_len", kv_len.as<int32_t>(), {int64_t(own.kv_len.size())}}};
+      for (Step* s : {&own, &mine}) {
+        Engine engine(s->spec, large(), options);
+        const Plan plan = engine.plan(s->batch);
+        GpuStep g(*s);
+        g.poison();
+        if (s == &mine) g.tensors.mask = nullptr, g.tensors.mask_indptr = nullptr, g.tensors.params = {params, 3};
+        engine.run(plan, g.tensors);
+        g.download(own);  // REF has the library's mask
+        expect_gpu_right(own, s == &own ? "the library's" : "the text's");
+      }
+    }
+  }
 }
 
 }  // namespace
