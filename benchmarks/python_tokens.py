@@ -60,9 +60,9 @@ def greedy(model, implementation, prompts, new):
 
 def batched(model, prompts, new):
     """All prompts through generate_batch."""
-    model.set_attn_implementation("paged|kvloom")
+    kvloom.transformers.use_paged(model)
     generation = transformers.GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1)
-    config = transformers.ContinuousBatchingConfig(block_size=256, num_blocks=32, max_batch_tokens=256)
+    config = transformers.ContinuousBatchingConfig(num_blocks=32, max_batch_tokens=256, use_cuda_graph=False)  # blocks of 256 tokens
     results = list(model.generate_batch(prompts, generation_config=generation, continuous_batching_config=config).values())
     for result in results:
         if result.error is not None:

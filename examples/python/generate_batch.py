@@ -1,5 +1,5 @@
-"""Continuous batching of transformers on kvloom: generate_batch with attn_implementation="paged|kvloom" beside transformers' own, on a model with
-random weights. Prints tokens a second, and writes JSON with --json FILE. On a GPU if there is one; nothing is downloaded.
+"""Continuous batching of transformers on kvloom: generate_batch after kvloom.transformers.use_paged(model) beside transformers' own implementations, on a
+model with random weights. Prints tokens a second, and writes JSON with --json FILE. On a GPU if there is one; nothing is downloaded.
 
     python generate_batch.py [--prompts 32,128] [--new 64] [--implementations kvloom,sdpa] [--json FILE]
 """
@@ -18,7 +18,7 @@ import torch
 import transformers
 
 import kvloom
-import kvloom.transformers  # registers "kvloom" and "paged|kvloom"
+import kvloom.transformers
 
 ON_GPU = torch.cuda.is_available()
 started = time.perf_counter()
@@ -29,7 +29,7 @@ def arguments():
     parser.add_argument("--prompts", default="32,128" if ON_GPU else "8,32", help="numbers of prompts, one run each")
     parser.add_argument("--prompt-tokens", type=int, default=512 if ON_GPU else 256, help="of the longest prompt; the shortest has an eighth")
     parser.add_argument("--new", type=int, default=64 if ON_GPU else 24, help="tokens to make for each prompt")
-    parser.add_argument("--implementations", default=",".join(["kvloom", "sdpa", *own_flash(), "eager"]), help="names behind paged|")
+    parser.add_argument("--implementations", default=",".join(["kvloom", "sdpa", *own_flash(), "eager"]), help="kvloom, and names of transformers' own")
     parser.add_argument("--json", help="a file for the figures")
     parser.add_argument("--time-limit", type=float, default=75, help="seconds after which no further run begins")
     return parser.parse_args()
@@ -78,11 +78,24 @@ def finish(manager, prompts, new):
     return time.perf_counter() - begun, [results[name] for name in names]
 
 
+def choose(model, implementation):
+    if implementation == "kvloom":
+        kvloom.transformers.use_paged(model)
+    else:  # transformers has "paged|sdpa" until 5.18, then "sdpa"; "paged|eager" throughout
+        paged = "paged|" + implementation
+        model.set_attn_implementation(paged if paged in transformers.AttentionInterface() else implementation)
+
+
 def measure(model, implementation, prompts, new):
-    model.set_attn_implementation("paged|" + implementation)
+    choose(model, implementation)
     block = 256 if ON_GPU else 16
     blocks = sum(-(-(len(p) + new) // block) for p in prompts) + 8
-    config = transformers.ContinuousBatchingConfig(block_size=block, num_blocks=blocks, max_batch_tokens=4096 if ON_GPU else 256)
+    config = transformers.ContinuousBatchingConfig(num_blocks=blocks, max_batch_tokens=4096 if ON_GPU else 256)
+    setattr(config, "page_size" if hasattr(config, "page_size") else "block_size", block)  # its name from transformers 5.18 on, and before
+    if implementation == "kvloom":
+        config.use_cuda_graph = False
+    elif hasattr(config, "auto_switch_to_flash"):
+        config.auto_switch_to_flash = False  # what runs is what the row says
     generation = transformers.GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1)
     with model.continuous_batching_context_manager(generation_config=generation, continuous_batching_config=config) as manager:
         finish(manager, [list(reversed(p)) for p in prompts], 4)  # kernels and buffers; other tokens, so that no block is found again
@@ -91,9 +104,6 @@ def measure(model, implementation, prompts, new):
 
 def main():
     options = arguments()
-    if not kvloom.transformers.HAS_PAGED:
-        print(f'generate_batch: got transformers {transformers.__version__}, wanted one before 5.18 for paged|kvloom; install "transformers<5.18" (docs/transformers.md)')
-        return 0
     model = make_model()
     where = torch.cuda.get_device_name() if ON_GPU else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
     size = sum(p.numel() for p in model.parameters())

@@ -81,10 +81,9 @@ def test_generate(models, cache):
     check_tokens(exact, model, lists, made[:, ids.shape[1] :].tolist())
 
 
-paged = pytest.mark.skipif(not kvloom.transformers.HAS_PAGED, reason="paged|kvloom is for transformers before 5.18")
+PAGE = "page_size" if hasattr(transformers.ContinuousBatchingConfig(), "page_size") else "block_size"  # its name from 5.18 on, and before
 
 
-@paged
 @pytest.mark.parametrize("tokens", [24, 200], ids=["prompts in chunks", "whole prompts"])
 def test_generate_batch(models, tokens, monkeypatch):
     exact, model = models
@@ -96,23 +95,22 @@ def test_generate_batch(models, tokens, monkeypatch):
         ways.add(self.way)
 
     monkeypatch.setattr(_paged.GroupKeys, "__init__", counted)
-    model.set_attn_implementation("paged|kvloom")
+    kvloom.transformers.use_paged(model)
     lists = prompts(5, 37, 20, 1, 50)
     results = model.generate_batch(
         lists,
         generation_config=transformers.GenerationConfig(max_new_tokens=40, do_sample=False, eos_token_id=-1),
-        continuous_batching_config=transformers.ContinuousBatchingConfig(block_size=16, num_blocks=64, max_batch_tokens=tokens),
+        continuous_batching_config=transformers.ContinuousBatchingConfig(**{PAGE: 16}, num_blocks=64, max_batch_tokens=tokens, use_cuda_graph=False),
     )
     assert [r.error for r in results.values()] == [None] * len(lists)
     check_tokens(exact, model, lists, [r.generated_tokens for r in results.values()])
     assert "new" in ways and ("slots" in ways) == bool(getattr(model.config, "sliding_window", None))
 
 
-@paged
 def test_cuda_graphs_are_refused():
     model = small_models.make("llama", head_dim=64, hidden_size=192).to(DEVICE, torch.bfloat16)
-    model.set_attn_implementation("paged|kvloom")
-    config = transformers.ContinuousBatchingConfig(block_size=16, num_blocks=64, max_batch_tokens=64, use_cuda_graph=True)
+    kvloom.transformers.use_paged(model)
+    config = transformers.ContinuousBatchingConfig(**{PAGE: 16}, num_blocks=64, max_batch_tokens=64, use_cuda_graph=True)
     generation = transformers.GenerationConfig(max_new_tokens=4, do_sample=False, eos_token_id=-1)
     results = model.generate_batch(prompts(5), generation_config=generation, continuous_batching_config=config, warmup=False)
     assert ["use_cuda_graph=False" in str(r.error) for r in results.values()] == [True]

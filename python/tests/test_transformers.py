@@ -1,5 +1,6 @@
 """kvloom.transformers: models of transformers on the CPU, against "eager". On a GPU: test_gpu_transformers.py."""
 
+import copy
 import importlib.util
 import os
 
@@ -14,23 +15,22 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # nothing here comes from anywhere
 import kvloom.transformers as kt  # noqa: E402
 import small_models  # noqa: E402
 import smollm2  # noqa: E402
+from transformers.generation.continuous_batching import PagedAttentionCache  # noqa: E402
 from kvloom.transformers import _paged, _plans  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
-def paged(test):
-    """What runs generate_batch."""
-    for missing, reason in (
-        (importlib.util.find_spec("psutil") is None, "psutil is not installed, which transformers' paged cache asks for a CPU's memory"),
-        (not kt.HAS_PAGED, "paged|kvloom is for transformers before 5.18"),
-    ):
-        test = pytest.mark.skipif(missing, reason=reason)(test)
-    return test
+paged = pytest.mark.skipif(  # what runs generate_batch
+    importlib.util.find_spec("psutil") is None, reason="psutil is not installed, which transformers' paged cache asks for a CPU's memory"
+)
 
 
 @pytest.fixture(params=small_models.NAMES)
 def model(request):
     return small_models.make(request.param)
+
+
+PAGE = "page_size" if hasattr(transformers.ContinuousBatchingConfig(), "page_size") else "block_size"  # its name from 5.18 on, and before
 
 
 def prompts(*lengths):
@@ -59,9 +59,9 @@ def one_by_one(model, lists, new=40):
     return out
 
 
-def generate_batch(model, lists, new=40, implementation="paged|kvloom", **config):
-    model.set_attn_implementation(implementation)
-    config = {"block_size": 16, "num_blocks": 64, "max_batch_tokens": 64} | config
+def generate_batch(model, lists, new=40, name="kvloom", **config):
+    kt.use_paged(model, name)
+    config = {"num_blocks": 64, "max_batch_tokens": 64, PAGE: 16} | config
     results = model.generate_batch(
         lists,
         generation_config=transformers.GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1),
@@ -96,6 +96,7 @@ def test_same_tokens_in_continuous_batching(model, tokens, monkeypatch):
         ways.append(self.way)
 
     monkeypatch.setattr(_paged.GroupKeys, "__init__", counted)
+    monkeypatch.setattr(PagedAttentionCache, "update", None)  # it copies all keys of a step side by side
     lists = prompts(5, 37, 20, 1, 50)
     assert generate_batch(model, lists, max_batch_tokens=tokens) == one_by_one(model, lists)
     sliding = getattr(model.config, "sliding_window", None) is not None
@@ -261,10 +262,9 @@ def test_refusals_say_what_to_do():
         kt.attention_forward(module, q, q, q, torch.ones(1, 1, 3, 2, dtype=torch.bool))
     with pytest.raises(ValueError, match="`attention_mask`: expected one for"):
         kt.attention_forward(module, q, q, q, kt.attention_mask(batch_size=1, q_length=3, kv_length=4))
-    if kt.HAS_PAGED:
-        model.set_attn_implementation("paged|kvloom")
-        with pytest.raises(kvloom.UnsupportedError, match='use attn_implementation="kvloom"'), torch.no_grad():
-            model(ids)
+    kt.use_paged(model)
+    with pytest.raises(kvloom.UnsupportedError, match='use attn_implementation="kvloom"'), torch.no_grad():
+        model(ids)
 
 
 def test_another_name():
@@ -278,14 +278,53 @@ def test_another_name():
 def test_another_paged_name():
     kt.register("mine")
     model, lists = small_models.make("llama"), prompts(9, 4)
-    assert generate_batch(model, lists, 10, "paged|mine") == generate_batch(model, lists, 10) == one_by_one(model, lists, 10)
+    assert generate_batch(model, lists, 10, "mine") == generate_batch(model, lists, 10) == one_by_one(model, lists, 10)
 
 
-@pytest.mark.skipif(kt.HAS_PAGED or importlib.util.find_spec("psutil") is None, reason="transformers runs paged|kvloom, or has no psutil")
-def test_continuous_batching_of_later_releases_is_refused():
-    """5.18 by us, later ones by transformers: docs/transformers.md has both messages."""
-    with pytest.raises((ValueError, AssertionError), match='kvloom is not supported for continuous batching|install "transformers<5.18"'):
-        generate_batch(small_models.make("llama"), prompts(9), 4)
+@paged
+def test_the_name_alone():
+    """"paged|kvloom", given as a name: enough before 5.19, refused by transformers itself from then on."""
+    model, lists = small_models.make("llama"), prompts(9, 4)
+    model.set_attn_implementation("paged|kvloom")
+    config = transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64)
+    if "paged|kvloom" in transformers.AttentionInterface():
+        results = model.generate_batch(lists, generation_config=transformers.GenerationConfig(max_new_tokens=4, do_sample=False), continuous_batching_config=config)
+        assert [r.error for r in results.values()] == [None] * 2
+    else:
+        config.auto_switch_to_flash = False
+        with pytest.raises(ValueError, match="kvloom is not supported for continuous batching"):
+            model.generate_batch(lists, continuous_batching_config=config)
+
+
+@paged
+def test_use_paged_and_back():
+    """use_paged twice, then transformers' own implementations and "kvloom", of a copy, too: what is left of use_paged does nothing there."""
+    lists = prompts(9, 4)
+    model, wanted = small_models.make("llama"), None
+    for model in (model, copy.deepcopy(model)):
+        kt.use_paged(model)
+        wanted = wanted or generate_batch(model, lists, 10)
+        assert generate_batch(model, lists, 10) == wanted
+        ids, mask = padded(lists)
+        assert torch.equal(generate(model, "kvloom", ids, mask, 10), generate(model, "eager", ids, mask, 10))
+        model.set_attn_implementation("paged|eager")
+        config = transformers.ContinuousBatchingConfig(num_blocks=64, max_batch_tokens=64)
+        generation = transformers.GenerationConfig(max_new_tokens=10, do_sample=False, eos_token_id=-1)
+        results = model.generate_batch(lists, generation_config=generation, continuous_batching_config=config)
+        assert [r.generated_tokens for r in results.values()] == wanted == one_by_one(model, lists, 10)
+
+
+@paged
+def test_the_text_half_of_a_model():
+    """A model that sees: its tower stays what it was."""
+    text, sizes = small_models.make("llama").config, {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.LlavaConfig(vision_config=transformers.CLIPVisionConfig(**sizes, image_size=28, patch_size=14), text_config=text, image_token_index=199)
+    torch.manual_seed(1)
+    model, lists = small_models.randomised(transformers.LlavaForConditionalGeneration(config)), prompts(9, 30)
+    made = generate_batch(model, lists, 10)
+    if "paged|kvloom" not in transformers.AttentionInterface():
+        assert model.config.vision_config._attn_implementation == "sdpa"
+    assert made == one_by_one(model, lists, 10)
 
 
 has_weights = importlib.util.find_spec("gguf") is not None and smollm2.path() is not None

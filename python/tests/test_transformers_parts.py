@@ -7,8 +7,9 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 from transformers import masking_utils  # noqa: E402
 
+import kvloom  # noqa: E402
 import kvloom.transformers as kt  # noqa: E402
-from kvloom.transformers import _masks, _plans  # noqa: E402
+from kvloom.transformers import _generate_batch, _masks, _plans  # noqa: E402
 from kvloom.transformers._dense import _ragged  # noqa: E402
 
 
@@ -78,37 +79,97 @@ def test_keys_are_read_where_they_are(layout):
     torch.testing.assert_close(got, wanted.transpose(1, 2), atol=1e-5, rtol=1e-5)
 
 
-class PagedCache:
-    """As much of transformers' paged cache as a layer sees: one group of full attention."""
+class GroupCache:
+    """As much of transformers' paged cache before 5.18 as a layer sees: one group of full attention."""
 
-    block_size, layer_index_to_group_indices, sliding_windows = 4, {0: (0, 0)}, {0: 1}
+    block_size, layer_index_to_group_indices, sliding_windows, stride, layer = 4, {0: (0, 0)}, {0: 1}, 4, 0
 
     def __init__(self):
         self.key_cache, self.value_cache = ([torch.randn(10 * 4, 2, 16)] for _ in "kv")
 
+    def rows(self):
+        return self.key_cache[0], self.value_cache[0]
 
-def test_a_paged_step_is_known_by_its_lengths_its_cache_and_its_slots():
+
+class Allocator:
+    index, layer_type, tokens_per_page, layer_indices, block_physical_stride = 0, "full_attention", 4, [3, 7, 9], 3 * 8
+
+    def __init__(self):
+        self.cache_tensor = torch.randn(10 * 12, 2, 2, 16)
+
+
+class AllocatorCache:
+    """The same from 5.18 on: a block has pages of K and V for three layers, of which the second is called."""
+
+    stride, layer = 24, 7
+
+    def __init__(self):
+        self.layer_to_allocator = {7: Allocator()}
+
+    def rows(self):
+        rows = self.layer_to_allocator[7].cache_tensor.view(-1, 2, 16)
+        return rows[8:], rows[12:]
+
+
+@pytest.mark.parametrize("kind", [GroupCache, AllocatorCache], ids=["groups", "allocators"])
+def test_a_paged_step_is_known_by_its_lengths_its_cache_and_its_slots(kind):
     """Tensors that are written again, and shared between caches, as static buffers are; rows behind the last request are padding."""
     module = torch.nn.Module()
-    module.layer_idx = 0
-    caches = PagedCache(), PagedCache()
+    module.layer_idx = kind.layer
+    caches = kind(), kind()
     cu_q, cu_k, read, write = (torch.zeros(n, dtype=t) for n, t in ((3, torch.int32), (3, torch.int32), (16, torch.int64), (4, torch.int64)))
     for blocks, kv_len, cache in (((3, 5), (6, 3), 0), ((3, 5), (6, 3), 1), ((7, 5), (6, 3), 1), ((7, 5), (7, 4), 1), ((7, 5), (8, 1), 0)):
-        slots = [[(blocks[r] if i < 4 else 8 + r) * 4 + i % 4 for i in range(kv_len[r])] for r in range(2)]
+        slots = [[(blocks[r] if i < 4 else 8 + r) * kind.stride + i % 4 for i in range(kv_len[r])] for r in range(2)]
         if cache == 0 or kv_len != (6, 3):
             cu_q[:], cu_k[:] = torch.tensor([0, 1, 2]), torch.tensor([0, kv_len[0], sum(kv_len)])
         read[: sum(kv_len)] = torch.tensor(sum(slots, []))
         write[:2], write[2:] = torch.tensor([s[-1] for s in slots]), 0
         q, k, v = (torch.randn(1, h, 4, 16) for h in (4, 2, 2))
+        before = [x.clone() for x in caches[cache].rows()]
         given = {"cache": caches[cache], "cu_seq_lens_q": cu_q, "cu_seq_lens_k": cu_k, "read_index": [read[: sum(kv_len)]], "write_index": [write]}
         with torch.no_grad():
             out, _ = kt.paged_attention_forward(module, q, k, v, None, scaling=0.25, **given)
         assert out.shape == (1, 4, 4, 16) and not out[0, 2:].any()
+        for was, now in zip(before, caches[cache].rows()):  # written: the new slots of K and V, and what padding writes
+            changed = (was != now).any(2).any(1).nonzero()[:, 0].tolist()
+            assert set(changed) <= {s + d for s in write.tolist() for d in (-4, 0, 4)} and len(changed) <= 6
         for r in range(2):
-            keys, values = (pool[0][slots[r]].transpose(0, 1)[None] for pool in (caches[cache].key_cache, caches[cache].value_cache))
-            assert torch.equal(keys[0, :, -1], k[0, :, r])  # the new key was written
+            keys, values = (rows[slots[r]].transpose(0, 1)[None] for rows in caches[cache].rows())
+            assert torch.equal(keys[0, :, -1], k[0, :, r]) and torch.equal(values[0, :, -1], v[0, :, r])  # the new key was written
             wanted = torch.nn.functional.scaled_dot_product_attention(q[:, :, r : r + 1], keys, values, enable_gqa=True)
             torch.testing.assert_close(out[0, r], wanted[0, :, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_paged_caches_that_are_none():
+    """Layouts of releases to come, models that keep something else, and layers whose keys went by without us."""
+    module, cu, index = torch.nn.Module(), torch.tensor([0, 3], dtype=torch.int32), torch.zeros(3, dtype=torch.int64)
+    module.layer_idx = 7
+    q = torch.randn(1, 2, 3, 16)
+    given = {"cu_seq_lens_q": cu, "cu_seq_lens_k": {"full_attention": cu, "sliding_attention": cu}, "read_index": [index[:0]], "write_index": [index]}
+
+    def message(cache=None, **more):
+        with pytest.raises(kvloom.UnsupportedError) as caught, torch.no_grad():
+            kt.paged_attention_forward(module, q, q, q, None, scaling=0.25, cache=cache, **given, **more)
+        return str(caught.value)
+
+    class Another:
+        pass
+
+    assert "expected one of groups or of allocators of layers, got another, Another; docs/transformers.md" in message(Another())
+    cache = AllocatorCache()
+    cache.layer_to_allocator[7].block_physical_stride = 12
+    assert "expected [tokens, 2, heads, head_dim] in blocks of 24 rows, got [120, 2, 2, 16] in blocks of 12; docs" in message(cache)
+    cache = AllocatorCache()
+    cache.layer_to_allocator[7].layer_type = "latent"
+    assert "layer 7: expected full_attention or sliding_attention, got latent" in message(cache)
+    assert "call kvloom.transformers.use_paged(model)" in message()
+    assert "max_blocks_per_request=0" in message(AllocatorCache(), block_table=index)
+    assert "expected the keys and values that it gave its cache, got others" in message(kvloom_update=_generate_batch.Update(AllocatorCache(), 7, q, q.clone()))
+    with pytest.raises(TypeError, match="has generate_batch, got Module"):
+        kt.use_paged(module)
+    module.generate_batch = None
+    with pytest.raises(ValueError, match="`name`: expected one that kvloom.transformers.register was given, got 'other'"):
+        kt.use_paged(module, "other")
 
 
 def test_what_is_remembered_is_forgotten_when_written():

@@ -1,4 +1,4 @@
-"""attn_implementation="paged|kvloom": continuous batching (generate_batch) on transformers' paged cache, read where it is."""
+"""Continuous batching (generate_batch) on transformers' paged cache, read where it is: attn_implementation="paged|kvloom", and what use_paged sets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import torch
 
 import kvloom
 
+from ._generate_batch import cache_of
+from ._paged_layout import LayerKeys, keys_of_layer
 from ._plans import as_sink, planned, refuse, remembered, spec_of
 
 
@@ -19,12 +21,12 @@ class PagedStep:
         self.indptr_k = dict(zip(by_type, columns[1:]))
         self.groups: dict[tuple, GroupKeys] = {}
 
-    def of_group(self, cache, group: int, window: int, read_index: torch.Tensor, write_index: torch.Tensor) -> GroupKeys:
-        name = (cache, group, *(part for x in (read_index, write_index) for part in (x.data_ptr(), len(x), -1 if x.is_inference() else x._version)))
+    def of_group(self, cache, layer: LayerKeys, read_index: torch.Tensor, write_index: torch.Tensor) -> GroupKeys:
+        name = (cache, layer.group, *(part for x in (read_index, write_index) for part in (x.data_ptr(), len(x), -1 if x.is_inference() else x._version)))
         keys = self.groups.get(name)
         if keys is None:
-            kind = None if None in self.indptr_k else "full_attention" if window == 1 else "sliding_attention"
-            keys = self.groups[name] = GroupKeys(cache, self.indptr_q, self.indptr_k[kind], window, read_index, write_index)
+            indptr_k = self.indptr_k[None if None in self.indptr_k else layer.kind]
+            keys = self.groups[name] = GroupKeys(layer, self.indptr_q, indptr_k, read_index, write_index)
         return keys
 
 
@@ -37,35 +39,42 @@ class GroupKeys:
     "copy"    a chunk of a prompt that overwrites slots which its own first rows still read: old and new keys side by side, copied
     """
 
-    def __init__(self, cache, indptr_q: list[int], indptr_k: list[int], window: int, read_index: torch.Tensor, write_index: torch.Tensor):
+    def __init__(self, layer: LayerKeys, indptr_q: list[int], indptr_k: list[int], read_index: torch.Tensor, write_index: torch.Tensor):
         kv_len = [e - b for b, e in zip(indptr_k, indptr_k[1:])]
         q_len = [e - b for b, e in zip(indptr_q, indptr_q[1:])]
         self.tokens = indptr_q[-1]
         self.page_size = None
         self.pages = None
+        self.slots = layer.slots_of_pages(write_index)
         lists = indptr_k[:-1]
         if read_index.numel() == 0:
             self.way = "new"
-        elif window == 1:
-            self.way, self.page_size = "blocks", cache.block_size
-            counts = [-(-n // self.page_size) for n in kv_len]
-            first = [b + i * self.page_size for b, n in zip(indptr_k, counts) for i in range(n)]
+        elif layer.window == 1:
+            self.way, self.page_size = "blocks", layer.page_size
+            counts = [-(-n // layer.page_size) for n in kv_len]
+            first = [b + i * layer.page_size for b, n in zip(indptr_k, counts) for i in range(n)]
             first = torch.tensor(first, dtype=torch.int64).to(read_index.device, non_blocking=True)
-            self.pages = read_index[first] // self.page_size
+            self.pages = read_index[first] // layer.pitch
             lists = [0]
             for n in counts[:-1]:
                 lists.append(lists[-1] + n)
-        elif all(n <= window for n in kv_len):
-            self.way, self.page_size = "slots", 1
-            # The new keys' places in the lists, in the order of write_index.
-            new = [i for e, n in zip(indptr_k[1:], q_len) for i in range(e - n, e)]
-            new = torch.tensor(new, dtype=torch.int64).to(read_index.device, non_blocking=True)
-            self.pages = read_index[: indptr_k[-1]].index_copy(0, new, write_index[: len(new)])
         else:
-            self.way = "copy"
+            # Where the new keys are in the lists, in the order of write_index.
+            new = [i for e, n in zip(indptr_k[1:], q_len) for i in range(e - n, e)]
+            self.new = torch.tensor(new, dtype=torch.int64).to(read_index.device, non_blocking=True)
+            self.old = read_index[: indptr_k[-1]]
+            if all(n <= layer.window for n in kv_len):
+                self.way, self.page_size = "slots", 1
+                self.pages = self.old.index_copy(0, self.new, write_index[: len(new)])
+            else:
+                self.way = "copy"
         self.lengths = {"kv_len": kv_len, "qo_indptr": indptr_q, "list_indptr": lists}
         if self.pages is not None:
             self.lengths["pages"] = self.pages
+
+    def side_by_side(self, pool: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """All keys of the step, copied: those of the pool, and the new ones, which are not in it yet."""
+        return pool.index_select(0, self.old).index_copy_(0, self.new, new[: self.tokens].to(pool.dtype))
 
 
 def paged_attention_forward(
@@ -83,14 +92,22 @@ def paged_attention_forward(
     cu_seq_lens_k=None,
     read_index: list[torch.Tensor] | None = None,
     write_index: list[torch.Tensor] | None = None,
+    block_table: torch.Tensor | None = None,
+    kvloom_update=None,
     **kwargs,
 ) -> tuple[torch.Tensor, None]:
     """query [1, heads, tokens, head_dim], key and value [1, kv_heads, tokens, head_dim], and what continuous batching hands over. Writes key and
     value into the cache. Returns out [1, tokens, heads, head_dim], and None for the weights."""
+    cache, layer_idx = cache_of(module, key, value, cache, kvloom_update)
+    if cache is None and cu_seq_lens_q is not None:
+        raise kvloom.UnsupportedError(
+            f"{type(module).__name__}: expected a layer that hands its keys to the paged cache, got one without it; call kvloom.transformers.use_paged(model) "
+            "for the model whose generate_batch is called, or run layers that share keys of others with \"sdpa\""
+        )
     if cache is None or cu_seq_lens_q is None or cu_seq_lens_k is None or read_index is None or write_index is None:
         raise kvloom.UnsupportedError('"paged|kvloom" is for generate_batch, got a forward pass without its cache; use attn_implementation="kvloom"')
-    if not hasattr(cache, "layer_index_to_group_indices"):
-        raise kvloom.UnsupportedError('"paged|kvloom" reads the paged cache of transformers before 5.18, got another; install "transformers<5.18"')
+    if block_table is not None:
+        raise kvloom.UnsupportedError("`block_table`: expected None, got a tensor; give ContinuousBatchingConfig(max_blocks_per_request=0)")
     if torch.compiler.is_compiling() or (query.is_cuda and torch.cuda.is_current_stream_capturing()):
         raise kvloom.UnsupportedError(
             '"paged|kvloom" plans every step on the host, got one that is compiled or captured; give '
@@ -99,17 +116,17 @@ def paged_attention_forward(
     refuse(query, key, value, dropout)
     # A step's lengths are one object for all its layers.
     step = remembered(cu_seq_lens_q, lambda: PagedStep(cu_seq_lens_q, cu_seq_lens_k))
-    group, index = cache.layer_index_to_group_indices[module.layer_idx]
-    window = cache.sliding_windows[module.layer_idx]
-    keys = step.of_group(cache, group, window, read_index[group], write_index[group])
-    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
+    layer = keys_of_layer(cache, layer_idx)
+    keys = step.of_group(cache, layer, read_index[layer.group], write_index[layer.group])
+    new_k, new_v = k, v = key[0].transpose(0, 1), value[0].transpose(0, 1)
     if keys.way == "copy":
-        k, v = cache.update(key, value, module.layer_idx, read_index=read_index, write_index=write_index)
-    else:
-        pools = cache.key_cache[index], cache.value_cache[index]
-        kvloom.append_kv(k, v, *pools, slots=write_index[group])
-        if keys.page_size is not None:
-            k, v = (x.view(-1, keys.page_size, *x.shape[1:]) for x in pools)
+        k, v = keys.side_by_side(layer.k, k), keys.side_by_side(layer.v, v)
+    kvloom.append_kv(new_k, new_v, layer.k_pages, layer.v_pages, slots=keys.slots)
+    if keys.way == "blocks":
+        k, v = layer.k_pages, layer.v_pages
+    elif keys.way == "slots":
+        k, v = layer.k.unsqueeze(1), layer.v.unsqueeze(1)
+    q = query[0].transpose(0, 1)
     sink = as_sink(s_aux)
     spec = spec_of(
         q.shape[1],
@@ -121,13 +138,13 @@ def paged_attention_forward(
         keys.page_size,
         0.0 if scaling is None else scaling,
         True,
-        window - 1 if window > 1 else -1,
+        layer.window - 1 if layer.window > 1 else -1,
         -1,
         softcap or 0.0,
         False,
         sink is not None,
     )
-    kept = planned(spec, q.device, group, keys, None, keys.tokens, lambda: keys.lengths)
+    kept = planned(spec, q.device, layer.group, keys, None, keys.tokens, lambda: keys.lengths)
     if q.shape[0] == keys.tokens:
         out = kept.engine.run(kept.plan, q, k, v, pages=keys.pages, sink=sink)
     else:  # padded: rows behind the last request are nobody's
