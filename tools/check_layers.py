@@ -41,7 +41,8 @@ ALLOWED = {
     "kvloom/device/sm80": DEVICE_KERNEL,
     "kvloom/device/sm90": DEVICE_KERNEL,
     "kvloom/device/stream": [*DEVICE_KERNEL, "device/sm80"],  # a warp's step is that family's
-    "kvloom/runtime": ["base", "support", "contract", "attn", "variants", "plan", "cpu", "jit", "device/sm80", "device/sm90", "device/stream", "device/plan"],  # of device only what is plain: *.h
+    "kvloom/device/mixed": [*DEVICE_KERNEL, "device/sm80", "device/sm90", "device/stream"],  # joins the two
+    "kvloom/runtime": ["base", "support", "contract", "attn", "variants", "plan", "cpu", "jit", "device/sm80", "device/sm90", "device/stream", "device/mixed", "device/plan"],  # of device only what is plain: *.h
     "kvloom/api": ["base", "support", "contract", "attn", "plan", "cpu", "jit", "runtime"],
     # What stands on the library. REF is for checks, never for the product's answers.
     "cli": ["api", "base", "contract", "attn", "support", "ref", "cpu", "plan"],

@@ -142,7 +142,7 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
   state.next_step.notes = used.level_notes();
   const bool own_memory = setup.shares_kernels || &used == own_planner[0].get(), own_compute = setup.own.compute ? &used == own_planner[1].get() : !setup.own.all_compute_mixed;
-  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory, own_compute);
+  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory, own_compute, setup.own.small_computes, setup.own.fetches_rows);
   state.next_step.entry = setup.on_gpu() ? runtime::AttendModule::kNames[entry] : nullptr;
   state.take_block(setup.module == nullptr ? nullptr : &setup.module->entries[entry]);
 }

@@ -28,10 +28,10 @@ void set_gpu_schedule(Setup& s, const Capacity& capacity) {
   s.own = s.choice.winner().kernel->gpu.schedule(s.spec, s.choice.gpu, s.config);
   s.shares_kernels = !s.own.memory;
   if (s.module != nullptr) {
-    const int few = s.own.memory ? 3 : 0, many = s.own.compute || s.own.all_compute_mixed ? 2 : 1;
+    const int few = s.own.memory && !s.own.small_computes ? 3 : 0, many = s.own.compute || s.own.all_compute_mixed ? 2 : 1;
     s.config.num_ctas = resident_ctas(*s.module, {few, many, 2}, sms);
     if (s.own.memory) s.own.memory->num_ctas = resident_ctas(*s.module, {0}, sms);
-    if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {1}, sms);
+    if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {s.own.fetches_rows ? 3 : 1}, sms);
   }
   // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
   if (s.own.memory && s.own.memory->num_ctas > s.config.num_ctas && capacity.max_kv_tokens * s.spec.num_kv_heads <= kSmallStep * sms) s.own.memory.reset();

@@ -19,6 +19,7 @@ struct IndexView {
   KVLOOM_HD int64_t operator[](int64_t i) const {
     return is_64 ? static_cast<const int64_t*>(data)[i] : int64_t(static_cast<const int32_t*>(data)[i]);
   }
+  KVLOOM_HD const void* at(int64_t i) const { return static_cast<const char*>(data) + (i << (is_64 ? 3 : 2)); }
 };
 
 }  // namespace kvloom

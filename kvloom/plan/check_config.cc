@@ -64,7 +64,7 @@ void check_config(const AttentionSpec& spec, const Capacity& capacity, const Sch
   check_range("compute_rows_above", config.compute_rows_above, 0, INT32_MAX);
   for (int c = 0; c < 2; ++c) check_class(c, config.classes[c]);
   for (int64_t cost : {config.cost_partial, config.cost_partial_row, config.cost_merge, config.snap_memory, config.snap_compute,
-                       config.keep_whole_margin, config.fill_from}) {
+                       config.keep_whole_margin, config.fill_from, config.cost_shared}) {
     check_range("a cost, snap or margin of SchedulerConfig", cost, 0, int64_t(1) << 40);
   }
   check_range("saturating_ctas", config.saturating_ctas, 0, kMaxCtas);

@@ -147,6 +147,11 @@ void fill_around(const Work& work, const SchedulerConfig& config, const StreamRu
   out.order = CtaOrder::alternating;
   place_compute(work, config, memory, may_cut_compute, out);
   if (work.units[0] == 0) return;
+  if (config.cost_shared > 0) {
+    for (const Piece& p : out.pieces) {
+      if (work.tiles[p.tile].shared) memory.loads[p.cta] += config.cost_shared;
+    }
+  }
   const int64_t level = water_level(memory.loads, work.cost[0], memory.sorted);
   if (may_cut_compute && place_memory_whole(work, config, level, memory, out)) return;
   memory.shares.resize(config.num_ctas);

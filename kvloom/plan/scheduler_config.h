@@ -27,6 +27,7 @@ struct SchedulerConfig {
   int64_t keep_whole_margin = 2000;  // whole units are kept where they cost at most this much more than the stream
   int32_t saturating_ctas = 0;       // CTAs share a memory that so many saturate: units that are all alike stay whole if as many have the most (0: never)
   int64_t fill_from = 0;             // automatic: mean cost of a CTA from which steps of both classes are overlapped (fill) instead of cut little (heap)
+  int64_t cost_shared = 0;           // fill, steps of both classes: what an item of many rows of a shared level costs besides: it has a merge with every request below it
   int64_t level_first_gain = 2000;   // (n - 1) x tokens that the first shared level must save, summed over its groups
   int32_t level_first_percent = 0;   // ... and so much of what the step costs, in tokens read by few rows
   int64_t level_more_gain = 250;     // ... that any further group must save by itself

@@ -81,7 +81,7 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
     text += kvloom::format("steps of the memory class alone: {} CTAs\n", own.memory->num_ctas) + class_line("memory", own.memory->classes[0]);
   }
   if (own.compute) {
-    text += kvloom::format("steps of the compute class alone: {} clusters of CTAs\n", own.compute->num_ctas) + class_line("compute", own.compute->classes[1]);
+    text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);
   }
   text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), (own.compute ? *own.compute : config).classes[1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {

@@ -18,14 +18,15 @@ struct AttendModule {
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };
   static constexpr int kEntries = 4;
-  Entry entries[kEntries];  // memory, compute (if the unit has none: mixed, or memory, which is then all it has), mixed (or compute), small: memory with the tiles that it has in mixed (or memory)
+  Entry entries[kEntries];  // memory, compute (if the unit has none: mixed, or memory, which is then all it has), mixed (or compute), small: memory with the tiles that it has in mixed, or compute where rows are fetched one by one (or memory)
 
   static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
 
   /// Of a step with these classes of items. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute), if it is of that
-  /// class alone.
-  static constexpr int index_of(bool memory, bool compute, bool own_memory, bool own_compute) {
-    return compute ? (memory || !own_compute ? 2 : 1) : own_memory ? 0 : 3;
+  /// class alone. `small_computes`, `fetches_rows`: OwnSchedules.
+  static constexpr int index_of(bool memory, bool compute, bool own_memory, bool own_compute, bool small_computes, bool fetches_rows) {
+    if (compute) return memory || !own_compute ? 2 : fetches_rows ? 3 : 1;
+    return own_memory || small_computes ? 0 : 3;
   }
 };
 

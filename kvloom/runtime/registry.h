@@ -27,6 +27,8 @@ using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, cons
 struct OwnSchedules {
   std::optional<SchedulerConfig> memory, compute;
   bool all_compute_mixed = false;  // attend_compute can't run the spec: steps of many rows run attend_mixed, alone too
+  bool small_computes = false;     // attend_small is for many rows alone, fetched one by one; else for few rows of small engines
+  bool fetches_rows = false;       // small_computes: steps planned by `compute` run it: attend_compute can't run the spec
 };
 
 /// What a family of GPU kernels brings: plain functions of the spec and the chip.

@@ -2,7 +2,7 @@
 
 #include "kvloom/base/math.h"
 #include "kvloom/contract/kernel_key.h"
-#include "kvloom/device/sm90/choose.h"
+#include "kvloom/device/mixed/choose.h"
 #include "kvloom/runtime/sm80.h"
 #include "kvloom/runtime/stream.h"
 #include "kvloom/support/format.h"
@@ -23,9 +23,9 @@ sm90::UnitSpec unit_spec(const AttentionSpec& s) {
 std::string config_text(const sm90::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, "
-      ".value_stages = {}, .ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}",
+      ".value_stages = {}, .ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}, .merge_partials = {}, .merge_rows = {}, .own_loops = {}",
       c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.value_stages, c.ctas, c.paged, c.gathers,
-      c.q_in_registers, c.stages_o);
+      c.q_in_registers, c.stages_o, c.merge_partials, c.merge_rows, c.own_loops);
 }
 
 /// Nanoseconds of a CTA, or of a cluster.
@@ -38,6 +38,7 @@ KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
   return k;
 }
 
+constexpr int64_t kSharedItem = 9'400;  // ns
 constexpr int64_t kFillFrom = 250'000;  // ns: steps of 45 to 100 us take 0.79 with heap of what they take with fill, those of 500 and more 1.12 (docs: lab notes)
 
 void use_stream(const AttentionSpec& s, SchedulerConfig& config) {
@@ -104,7 +105,7 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
   config.level_first_percent = kLevelPercent;
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
-  const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
+  const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);
   use_stream(s, config);
   config.classes[1] = compute_class(s, mixed);
@@ -112,22 +113,23 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   config.fill_from = kFillFrom;
   OwnSchedules own{config, {}};
   own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
+  config.classes[0] = stream_class_beside(s);
+  config.cost_shared = kSharedItem;
   const bool boxed = s.storage == Storage::ragged || s.page_size % 8 == 0;  // rows fetched one by one land in one CTA
-  own.all_compute_mixed = compute.ctas > 1 && !boxed;
-  if (compute.ctas == mixed.ctas || !boxed) return own;
+  own.small_computes = true, own.fetches_rows = !boxed;
   own.compute = config;
-  own.compute->classes[1] = compute_class(s, compute);
-  own.compute->num_ctas = max_of(1, g.num_sms / compute.ctas);
+  own.compute->classes[1] = compute_class(s, boxed ? compute : rows);
+  own.compute->num_ctas = boxed ? max_of(1, g.num_sms / compute.ctas) : g.num_sms;
   return own;
 }
 
 jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   const std::string key = unit_key("sm90", s, fixed_split);
   if (fixed_split) {
-    std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(s, StreamKind::fixed_split)}};
+    std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(stream_config(s, StreamKind::fixed_split))}};
     std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"}};
     if (stream_many_class(s)) {
-      configs.push_back({"stream", "kMixed", stream_text(s, StreamKind::fixed_split_many)});
+      configs.push_back({"stream", "kMixed", stream_text(stream_config(s, StreamKind::fixed_split_many))});
       entries.push_back({"attend_mixed", "KVLOOM_STREAM_ATTEND", "kMixed"});
     }
     return jit::attend_unit(key, s, configs, entries);
@@ -135,18 +137,19 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   if (streams_alone(s)) {
     const Sm80Texts many = sm80_texts(s, g, fixed_split);
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
-    return jit::attend_unit(key, s, {{"stream", "kMemory", stream_text(s)}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}},
+    return jit::attend_unit(key, s, {{"stream", "kMemory", stream_text(stream_config(s))}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}},
                             {{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"},
                              {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
                              {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
                              {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}});
   }
-  const sm90::AttendConfig mixed = sm90::mixed_config(unit_spec(s)), compute = sm90::compute_config(unit_spec(s));
-  std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(s)}, {"sm90", "kCompute", config_text(compute)}};
-  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"}, {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"}};
-  if (mixed.ctas != compute.ctas) {
-    configs.push_back({"sm90", "kMixed", config_text(mixed)});
-    entries.push_back({"attend_mixed", "KVLOOM_SM90_ATTEND", "kMixed"});
+  const mixed::AttendConfig mixed = mixed::config_of(unit_spec(s));
+  const std::string both = kvloom::format(".few = {{{}}}, .many = {{{}}}", stream_text(mixed.few), config_text(mixed.many));
+  std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(stream_config(s))}, {"sm90", "kCompute", config_text(sm90::compute_config(unit_spec(s)))}, {"mixed", "kMixed", both}};
+  std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"}, {"attend_compute", "KVLOOM_SM90_ATTEND", "kCompute"}, {"attend_mixed", "KVLOOM_MIXED_ATTEND", "kMixed"}};
+  if (s.storage == Storage::paged) {  // pages without boxes: many rows alone
+    configs.push_back({"sm90", "kRows", config_text(sm90::rows_config(unit_spec(s)))});
+    entries.push_back({"attend_small", "KVLOOM_SM90_ATTEND", "kRows"});
   }
   return jit::attend_unit(key, s, configs, entries);
 }

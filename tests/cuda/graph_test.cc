@@ -1,64 +1,8 @@
 // Graphs that outlive the step they were captured with: every replay is right, and has the bits of the same plan run without a graph.
-#include "tests/cuda/engine_fixture.h"
+#include "tests/cuda/captured.h"
 
 namespace kvloom::test {
 namespace {
-
-/// A captured run, and its plan, tensors and stream. Steps are put at the addresses of `largest`.
-class Captured {
- public:
-  Captured(Engine& engine, Step& largest) : Captured(engine, largest, largest) {}
-  /// The step that is captured has tensors of its own size.
-  Captured(Engine& engine, Step& largest, Step& first) : engine_(engine), stream_(0), tensors_(largest), plan_(engine.plan(first.batch)) {
-    fit(first);
-    capture();
-  }
-
-  /// Replays the graph on `s`; captures again first where the plan is of another kind.
-  void replay(Step& s, const std::string& what) {
-    engine_.replan(plan_, s.batch);
-    if (plan_.graph_key() != key_) {
-      fit(s);
-      capture();
-      ++captures;
-    }
-    tensors_.refill(s);
-    engine_.upload(plan_, stream_.handle());
-    stream_.launch();
-    stream_.synchronize();
-    const std::vector<char> replayed = bits_of(tensors_, s);
-    expect_gpu_right(s, what);
-    tensors_.poison();
-    fit(s);
-    engine_.run(plan_, tensors_.tensors, stream_.handle());
-    stream_.synchronize();
-    EXPECT_EQ(bits_of(tensors_, s), replayed) << what << ": not the bits of the same plan without a graph";
-  }
-  int captures = 0;
-
- private:
-  /// The tensors' shapes are those of `s`; their addresses stay.
-  void fit(const Step& s) {
-    RunTensors& t = tensors_.tensors;
-    t.q.shape[0] = t.o.shape[0] = t.lse.shape[0] = s.qo_indptr.back();
-    t.k.shape[0] = s.tensors.k.shape[0];
-    t.v.shape[0] = s.tensors.v.shape[0];
-    if (t.pages.given()) t.pages.size = int64_t(s.pages.size());
-  }
-  void capture() {
-    engine_.upload(plan_, stream_.handle());
-    stream_.begin_capture();
-    engine_.run(plan_, tensors_.tensors, stream_.handle());
-    stream_.end_capture();
-    key_ = plan_.graph_key();
-  }
-
-  Engine& engine_;
-  GpuStream stream_;
-  GpuStep tensors_;
-  Plan plan_;
-  uint64_t key_ = 0;
-};
 
 std::vector<Request> decodes(int32_t count, int32_t kv_len) { return std::vector<Request>(size_t(count), {1, kv_len}); }
 

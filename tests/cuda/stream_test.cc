@@ -1,6 +1,6 @@
 // Hopper's kernels of few rows, of many, and of both in one: pages that masks take from every row, lists of both kinds on few CTAs, heads that are read two
 // together where their number is odd. They say more on emulated kernels (lab/sm90/emulate.sh) and on a GPU than on the CPU's.
-#include "tests/cuda/engine_fixture.h"
+#include "tests/cuda/hopper_fixture.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,42 +8,9 @@
 namespace kvloom::test {
 namespace {
 
-AttentionSpec spec_of(Storage storage, int32_t page_size, int32_t kv_heads, int32_t heads) {
-  AttentionSpec s = gpu_spec();
-  s.storage = storage, s.page_size = page_size;
-  s.num_kv_heads = kv_heads, s.num_qo_heads = heads;
-  return s;
-}
-
-class GpuStream : public GpuEngine {
+class GpuStream : public HopperEngine {
  protected:
-  void SetUp() override {
-    GpuEngine::SetUp();
-    if (!gpu.is_fake() && gpus()[0].arch != "sm_90a") GTEST_SKIP() << "wants a GPU of compute capability 9.0";
-  }
-  void TearDown() override {
-    gpu.set_spec(nullptr);
-    GpuEngine::TearDown();
-  }
-
-  /// Runs `step` twice, on kernels that stand for its spec's.
-  void expect_right(Step& step, EngineOptions options, const std::string& what) {
-    AttentionSpec compiled = gpu_spec();
-    compiled.storage = step.spec.storage, compiled.variant = step.spec.variant, compiled.kv_dtype = step.spec.kv_dtype;
-    compiled.page_size = step.spec.storage == Storage::paged ? compiled.page_size : 1;
-    compiled.head_dim_qk = step.spec.head_dim_qk, compiled.head_dim_vo = step.spec.head_dim_vo;
-    gpu.add_kernel(compiled);
-    gpu.set_spec(&step.spec);
-    Engine engine(step.spec, step.capacity(), options);
-    const Plan plan = engine.plan(step.batch);
-    GpuStep g(step);
-    for (int again = 0; again < 2; ++again) {
-      g.poison();
-      engine.run(plan, g.tensors);
-      expect_device_right(g, step, what);
-    }
-  }
-  /// The same, once, where what is right is another test's to say.
+  /// Runs `step` once, on kernels made for its spec, where what is right is another test's to say.
   Distance run_and_compare(Step& step, EngineOptions options) {
     gpu.add_kernel(step.spec);
     gpu.set_spec(&step.spec);
@@ -54,11 +21,6 @@ class GpuStream : public GpuEngine {
     g.download(step);
     return distance_to_ref(step);
   }
-  EngineOptions options(const char* kernel, int32_t ctas = 0) {
-    EngineOptions o = cuda_options();
-    o.kernel = kernel, o.num_ctas = ctas;
-    return o;
-  }
   void expect_masked_pages_unread(int32_t page_size, std::vector<Request> requests, const char* kernel);
 };
 
@@ -66,7 +28,7 @@ class GpuStream : public GpuEngine {
 /// the device's alone.
 void GpuStream::expect_masked_pages_unread(int32_t page_size, std::vector<Request> requests, const char* kernel) {
   Step step;
-  step.spec = spec_of(Storage::paged, page_size, 2, 8);
+  step.spec = hopper_spec(Storage::paged, page_size, 2, 8);
   step.spec.variant.custom_mask = true;
   step.requests = std::move(requests);
   step.make();
@@ -107,7 +69,7 @@ TEST_F(GpuStream, BothKindsInOneList) {
     const Storage storage = page_size == 1 ? Storage::ragged : Storage::paged;
     for (const int32_t ctas : {1, 2, 3, 5, 11}) {
       Step step;
-      step.spec = spec_of(storage, page_size, 2, 8);
+      step.spec = hopper_spec(storage, page_size, 2, 8);
       step.requests = {{1, 200}, {70, 300}, {2, 0}, {1, 77}, {33, 33}, {3, 500}, {0, 10}, {40, 0}};
       step.make();
       expect_right(step, options("sm90", ctas), "pages of " + std::to_string(page_size) + ", " + std::to_string(ctas) + " CTAs");
@@ -120,7 +82,7 @@ TEST_F(GpuStream, KindsThatChangeFromItemToItem) {
   for (const Policy policy : {Policy::stream, Policy::heap, Policy::none}) {
     for (const int32_t page_size : {16, 3}) {
       Step step;
-      step.spec = spec_of(Storage::paged, page_size, 2, 8);
+      step.spec = hopper_spec(Storage::paged, page_size, 2, 8);
       for (int i = 0; i < 6; ++i) step.requests.push_back({1 + i % 2, 90 + 40 * i}), step.requests.push_back({20 + 9 * i, 60 + 50 * i});
       step.make();
       EngineOptions o = options("sm90", 2);
@@ -133,7 +95,7 @@ TEST_F(GpuStream, BothKindsOfOtherConfigurations) {
   for (const int32_t ctas : {1, 2, 7}) {
     for (const int kind : {0, 1, 2, 3}) {
       Step step;
-      step.spec = spec_of(Storage::paged, kind == 3 ? 5 : 16, 2, 8);
+      step.spec = hopper_spec(Storage::paged, kind == 3 ? 5 : 16, 2, 8);
       if (kind == 0) step.spec.head_dim_qk = step.spec.head_dim_vo = 256;
       if (kind == 1) step.spec.variant.alibi = true;
       if (kind >= 2) step.spec.variant.custom_mask = true;
@@ -150,7 +112,7 @@ TEST_F(GpuStream, RowsOneByOne) {
   for (const int32_t page_size : {1, 2, 4, 5}) {
     for (const int kind : {0, 1, 2}) {
       Step step;
-      step.spec = spec_of(Storage::paged, page_size, 2, 8);
+      step.spec = hopper_spec(Storage::paged, page_size, 2, 8);
       if (page_size == 2) step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
       if (page_size == 1 && kind == 0) step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
       if (kind == 0) step.requests = {{1, 700}, {2, 5}, {1, 16}, {1, 17}, {3, 0}, {1, 333}, {4, 1000}};
@@ -167,7 +129,7 @@ TEST_F(GpuStream, OddHeadsTwoTogether) {
   for (const int32_t kv_heads : {1, 3}) {
     for (const int32_t ctas : {1, 4}) {
       Step step;
-      step.spec = spec_of(Storage::ragged, 1, kv_heads, 4 * kv_heads);
+      step.spec = hopper_spec(Storage::ragged, 1, kv_heads, 4 * kv_heads);
       step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
       step.requests = {{1, 37}, {2, 0}, {1, 1}, {3, 100}, {1, 15}};
       step.spare_pages = 0;
@@ -182,7 +144,7 @@ TEST_F(GpuStream, QueriesThatF16HasNot) {
   for (const int log2 : {60, 20, -20, -60}) {
     for (const bool alibi : {false, true}) {
       Step step;
-      step.spec = spec_of(Storage::paged, 16, 2, 8);
+      step.spec = hopper_spec(Storage::paged, 16, 2, 8);
       step.spec.kv_dtype = DType::e4m3, step.spec.head_dim_qk = step.spec.head_dim_vo = 128;
       step.spec.variant.alibi = alibi;
       step.spec.sm_scale = float(std::ldexp(1.0 / std::sqrt(128.0), -log2));
@@ -205,7 +167,7 @@ TEST_F(GpuStream, KeysTurnOnTheWay) {
     for (const int32_t page_size : {16, 3, 1}) {
       for (const int kind : {0, 1, 2}) {
         Step step;
-        step.spec = spec_of(page_size == 1 ? Storage::ragged : Storage::paged, page_size, 2, 8);
+        step.spec = hopper_spec(page_size == 1 ? Storage::ragged : Storage::paged, page_size, 2, 8);
         step.spec.q_dtype = step.spec.kv_dtype = step.spec.o_dtype = DType::f16;
         step.spec.variant.rope.mode = mode;
         if (kind == 1) step.spec.variant.rope.rotary_dim = mode == RopeMode::interleaved ? 18 : 48;

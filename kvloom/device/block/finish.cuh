@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kvloom/attn/state.h"
+#include "kvloom/base/math.h"
 #include "kvloom/contract/attend_args.h"
 #include "kvloom/device/block/arriving.cuh"
 #include "kvloom/device/block/timeline.cuh"
@@ -122,78 +123,85 @@ struct MergedDims {
   }
 };
 
-/// Four dims of a row, d0 .. d0 + 3 (none where d0 >= dims), merged in list order. How the weights come about: `kSum`: all are 1. In turn
-/// (fixed_split): the left fold of chunks. Else kInFlight partials at a time, by their common maximum: a merge is a wait for L2, over and over.
-template <bool kSum, bool kInTurn, int kInFlight>
-__device__ __forceinline__ MergedDims merge_dims(const Scratch& scratch, const RowPartials& row, int dims, int d0) {
-  MergedDims merged;
+/// How a warp merges: so many rows of a unit at once, and of each so many partials together. A merge is a wait for L2, over and over; what is on its
+/// way together is waited for once. Rows are all one; with other numbers of partials a row comes out rounded otherwise.
+struct MergeShape {
+  bool in_turn = false;  // fixed_split: the left fold of chunks; a fold is much code
+  int partials = 16;
+  int rows = 1;
+};
+KVLOOM_HD constexpr MergeShape merge_shape(bool in_turn) { return {in_turn, in_turn ? 4 : 16, 1}; }
+
+/// Four dims of some rows that follow each other, d0 .. d0 + 3 (none where d0 >= dims), merged in list order; `rows`: that there are, `first`: the
+/// first of them. How the weights come about: `kSum`: all are 1. In turn: chunk by chunk. Else those of some partials by their common maximum.
+template <bool kSum, MergeShape kShape>
+__device__ __forceinline__ void merge_dims(const Scratch& scratch, const RowPartials& first, int rows, int dims, int d0, MergedDims (&merged)[kShape.rows]) {
+  constexpr int kRows = kShape.rows, kParts = kShape.partials;
 #pragma unroll 1
-  for (int32_t e0 = 0; e0 < row.count; e0 += kInFlight) {
-    float4 part[kInFlight];
-    float part_lse[kInFlight];
-    MergeEntry entry[kInFlight];  // all of them before one is used, and no branch among them: waited for once
+  for (int32_t e0 = 0; e0 < first.count; e0 += kParts) {
+    float4 part[kRows][kParts];
+    float part_lse[kRows][kParts];
+    MergeEntry entry[kParts];  // all of them before one is used, and no branch among them: waited for once
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) entry[i] = row.entry(min_of(e0 + i, row.count - 1));
+    for (int i = 0; i < kParts; ++i) entry[i] = first.entry(min_of(e0 + i, first.count - 1));
 #pragma unroll
-    for (int i = 0; i < kInFlight; ++i) {
-      const int64_t at = row.at(entry[i]);
-      const bool there = e0 + i < row.count;
-      part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      part_lse[i] = neg_inf();
-      if (!kSum && there) part_lse[i] = scratch.partial_lse[at];
-      if (there && d0 < dims) part[i] = *reinterpret_cast<const float4*>(scratch.partial_o + at * dims + d0);
-    }
-    if constexpr (kSum) {
+    for (int i = 0; i < kParts; ++i) {
+      const int64_t at = first.at(entry[i]);
+      const bool there = e0 + i < first.count;
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) merged.add(part[i], 1.0f);
-    } else if constexpr (kInTurn) {
+      for (int r = 0; r < kRows; ++r) part[r][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f), part_lse[r][i] = neg_inf();
 #pragma unroll
-      for (int i = 0; i < kInFlight; ++i) {
-        if (e0 + i < row.count) merged.fold_in(part[i], part_lse[i], e0 + i == 0);
+      for (int r = 0; r < kRows; ++r) {
+        if (!kSum && there && r < rows) part_lse[r][i] = scratch.partial_lse[at + r];
+        if (there && r < rows && d0 < dims) part[r][i] = *reinterpret_cast<const float4*>(scratch.partial_o + (at + r) * dims + d0);
       }
-    } else {
-      merged.add_weighted(part, part_lse);
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if constexpr (kSum) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) merged[r].add(part[r][i], 1.0f);
+      } else if constexpr (kShape.in_turn) {
+#pragma unroll
+        for (int i = 0; i < kParts; ++i) {
+          if (e0 + i < first.count) merged[r].fold_in(part[r][i], part_lse[r][i], e0 + i == 0);
+        }
+      } else {
+        merged[r].add_weighted(part[r], part_lse[r]);
+      }
     }
   }
-  if constexpr (!kSum && !kInTurn) merged.finish_weighted();
-  return merged;
+  if constexpr (!kSum && !kShape.in_turn) {
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) merged[r].finish_weighted();
+  }
 }
 
-/// Partials whose loads a merge starts together; a fold is much code.
-KVLOOM_HD constexpr int merge_loads(bool in_turn) { return in_turn ? 4 : 16; }
-
-/// One row of a unit by one warp: partials merged in list order, then stored.
-template <class V, DType kType, bool kInTurn, int kInFlight>
-__device__ __forceinline__ void warp_merge_row(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int head, int row, int dims) {
+/// `rows` rows of a unit from `row0` on by one warp: partials merged in list order, then stored.
+template <class V, DType kType, MergeShape kShape>
+__device__ __forceinline__ void warp_merge_rows(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int head, int row0, int rows, int dims) {
   const int lane = int(threadIdx.x) & 31;
-  const uint32_t packed = uint32_t(unit.row_begin + row);
-  const uint32_t token = args.group_size.divide(packed);
-  const int32_t q_head = int32_t((unit.kv_head + head) * args.group_size.divisor + packed - token * args.group_size.divisor);
-  const RowPartials partials{plan.entries.data + unit.entry_begin, unit.entry_count, head, row};
+  const RowPartials partials{plan.entries.data + unit.entry_begin, unit.entry_count, head, row0};
 #pragma unroll 1
   for (int d = 0; d < dims; d += 128) {
     const int d0 = d + 4 * lane;
-    const MergedDims merged = merge_dims<has_weight<V>(), kInTurn, kInFlight>(args.scratch, partials, dims, d0);
-    const float4& o = merged.o;
-    const RowOutput out = row_output<V>(args, token, q_head, merged.lse, size_of(kType));
-    if (d0 < dims) {
-      store_pair<kType>(out.o, d0, o.x * out.factor, o.y * out.factor);
-      store_pair<kType>(out.o, d0 + 2, o.z * out.factor, o.w * out.factor);
+    MergedDims merged[kShape.rows];
+    merge_dims<has_weight<V>(), kShape>(args.scratch, partials, rows, dims, d0, merged);
+#pragma unroll
+    for (int r = 0; r < kShape.rows; ++r) {
+      if (r >= rows) break;
+      const uint32_t packed = uint32_t(unit.row_begin + row0 + r), token = args.group_size.divide(packed);
+      const int32_t q_head = int32_t((unit.kv_head + head) * args.group_size.divisor + packed - token * args.group_size.divisor);
+      const float4& o = merged[r].o;
+      const RowOutput out = row_output<V>(args, token, q_head, merged[r].lse, size_of(kType));
+      if (d0 < dims) {
+        store_pair<kType>(out.o, d0, o.x * out.factor, o.y * out.factor);
+        store_pair<kType>(out.o, d0 + 2, o.z * out.factor, o.w * out.factor);
+      }
+      if (out.lse && d == 0 && lane == 0) *out.lse = out.lse_value;
     }
-    if (out.lse && d == 0 && lane == 0) *out.lse = out.lse_value;
   }
 }
-
-/// How a team merges a unit: row by row, a warp each.
-template <bool kInTurn, int kInFlight>
-struct MergeRows {
-  template <class V, DType kType, class Team>
-  __device__ __forceinline__ static void unit(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int dims) {
-    for (int r = Team::warp(); r < unit.row_count * unit.kv_head_count; r += Team::warps()) {
-      warp_merge_row<V, kType, kInTurn, kInFlight>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims);
-    }
-  }
-};
 
 /// Whole warps of a CTA that work together, the CTA's first warp or another in front.
 struct WholeCta {
@@ -208,21 +216,57 @@ struct UnitAhead {
   MergeUnit unit;
 };
 
-/// Arrives at the item's units; the team that was last merges them, and leaves their counters at zero. `teams`: that do an item together.
-/// `complete` is one shared word. `first`: the first unit, if it is known. All threads of the team call it, after its partials are written.
-template <class V, DType kType, bool kInTurn, int kInFlight, class Team, class Merge = MergeRows<kInTurn, kInFlight>>
-__device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, int teams, uint32_t* complete,
+/// Units that items touch: those of plan.touches [begin, begin + count). `known`: the first of them was looked up ahead.
+struct Touches {
+  int32_t begin = 0, count = 0;
+  bool known = false;
+
+  __device__ __forceinline__ static Touches of(const WorkItem& item) { return {item.touch_begin, item.touch_count}; }
+};
+
+/// What another lane knows.
+__device__ __forceinline__ MergeUnit unit_of_lane(const MergeUnit& mine, int lane) {
+  const auto of = [&](int32_t word) { return __shfl_sync(0xffffffffu, word, lane); };
+  return {of(mine.row_begin), of(mine.row_count), of(mine.kv_head), of(mine.kv_head_count), of(mine.entry_begin), of(mine.entry_count), 0};
+}
+
+/// How a team merges units, each of which a lane knows: those of the lanes in `units`. All warps of the team take some rows in turn, whichever unit has them.
+template <MergeShape kShape>
+struct MergeRows {
+  template <class V, DType kType, class Team>
+  __device__ __forceinline__ static void units(const AttendArgs& args, const PlanView& plan, uint32_t units, const MergeUnit& mine, int dims) {
+    int next = Team::warp();  // this warp's next rows, counted from the unit at hand
+#pragma unroll 1
+    for (; units != 0; units &= units - 1) {
+      const MergeUnit unit = unit_of_lane(mine, __ffs(int(units)) - 1);
+      const int of_head = ceil_div(unit.row_count, kShape.rows), all = of_head * unit.kv_head_count;
+#pragma unroll 1
+      for (; next < all; next += Team::warps()) {
+        const int row0 = next % of_head * kShape.rows;
+        warp_merge_rows<V, kType, kShape>(args, plan, unit, next / of_head, row0, unit.row_count - row0, dims);
+      }
+      next -= all;
+    }
+  }
+};
+
+/// Arrives at units; the team that was last merges them, and leaves their counters at zero. `teams`: that do an item together. `complete` is one
+/// shared word. `first`: the first unit, where that is known. `Merge`: MergeRows or FoldRows. All threads of the team call it, after its partials are written.
+template <class V, DType kType, class Merge, class Team>
+__device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanView& plan, const Touches& touches, int dims, int teams, uint32_t* complete,
                                             const UnitAhead* first = nullptr, Marks marks = {}) {
   const int lane = int(threadIdx.x) & 31;
-  for (int t0 = 0; t0 < item.touch_count; t0 += 32) {
+#pragma unroll 1
+  for (int t0 = 0; t0 < touches.count; t0 += 32) {
+    const bool known = first != nullptr && touches.known && t0 + lane == 0;
+    const int32_t* const touched = plan.touches.data + touches.begin + t0 + lane;
     // Partials of all threads before the arrival; `complete` free again. What barriers put in order around the one atomic operation, which releases and
     // acquires for the device, is in order for the device: nobody needs a fence besides.
     Team::sync();
     if (Team::warp() == 0) {
       bool last = false;
-      if (t0 + lane < item.touch_count) {
-        const bool known = first != nullptr && t0 + lane == 0;
-        const int32_t u = known ? first->index : plan.touches[item.touch_begin + t0 + lane];
+      if (t0 + lane < touches.count) {
+        const int32_t u = known ? first->index : *touched;
         const int32_t arrivals = known ? first->unit.arrivals : plan.units[u].arrivals;
         last = ptx::atomic_arrive(args.scratch.counters + u) + 1 == uint32_t(arrivals * teams);
         if (last) args.scratch.counters[u] = 0;
@@ -233,18 +277,18 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
     }
     Team::sync();
     if constexpr (kArrivingLanes == 32) Team::sync();  // racecheck takes `complete` for unordered behind one barrier of some of a CTA's warps
-    for (uint32_t left = *complete; left != 0; left &= left - 1) {
-      const int t = t0 + __ffs(int(left)) - 1;
-      const MergeUnit unit = first != nullptr && t == 0 ? first->unit : plan.units[plan.touches[item.touch_begin + t]];
-      Merge::template unit<V, kType, Team>(args, plan, unit, dims);
-    }
+    const uint32_t all = *complete;
+    if (all == 0) continue;
+    MergeUnit mine{};
+    if (all >> lane & 1u) mine = known ? first->unit : plan.units[*touched];
+    Merge::template units<V, kType, Team>(args, plan, all, mine, dims);
   }
 }
 
 /// The same by a whole CTA. Not inlined: the kernels of a unit compile it once.
 template <class V, DType kType, bool kInTurn>
 __device__ __noinline__ void block_arrive(const AttendArgs& args, const PlanView& plan, const WorkItem& item, int dims, uint32_t* complete) {
-  team_arrive<V, kType, kInTurn, merge_loads(kInTurn), WholeCta>(args, plan, item, dims, 1, complete);
+  team_arrive<V, kType, MergeRows<merge_shape(kInTurn)>, WholeCta>(args, plan, Touches::of(item), dims, 1, complete);
 }
 
 }  // namespace kvloom::block

@@ -17,6 +17,14 @@ struct RingPlace {
   }
 };
 
+/// Shared memory that is left to another kernel's items.
+template <int kBytes>
+struct Apart {
+  char bytes[kBytes];
+};
+template <>
+struct Apart<0> {};
+
 /// Somebody fills, others use what is there and leave it.
 template <int kPlaces>
 struct Ring {
@@ -40,7 +48,21 @@ struct Ring {
     __syncwarp();
     if (lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&left[p.at]));
   }
+  __device__ __forceinline__ bool is_left(const RingPlace<kPlaces>& p) { return ptx::barrier_test(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
   __device__ __forceinline__ void wait_left(const RingPlace<kPlaces>& p) { ptx::barrier_wait(ptx::shared_address(&left[p.at]), p.parity ^ 1); }
 };
+
+/// A warp's way through passes, from `at` on to the next end: what `loader` fetches of each, which is left then. `at` comes back as the place of the end.
+template <class Memory, int kPlaces, class Loader>
+__device__ __forceinline__ void each_pass(Memory& m, RingPlace<kPlaces>& at, Loader& loader) {
+#pragma unroll 1
+  for (;; at.next()) {
+    loader.known().wait_full(at);
+    const auto& pass = m.pass[at.at];
+    if (pass.end) return;
+    loader.warp_fetch_pass(pass);
+    m.passes.warp_leave(at);
+  }
+}
 
 }  // namespace kvloom::block

@@ -11,6 +11,9 @@ __device__ __forceinline__ uint32_t kept(uint32_t x) {
   return x;
 }
 
+/// Waits for x, which is not ~0: a load whose value nobody uses is no instruction.
+__device__ __forceinline__ void wait_for(uint32_t x) { asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0xffffffff; @p trap; }" ::"r"(x)); }
+
 __device__ __forceinline__ const char* kept(const char* x) {
   asm volatile("" : "+l"(x));
   return x;

@@ -37,7 +37,7 @@ __device__ __forceinline__ void block_item(const AttendArgs& args, const PlanVie
   marks.stored();
   if (m.item.partial_row < 0) return;
   if constexpr (block::kMarks) {
-    block::team_arrive<V, C.o_dtype, C.fixed_split, block::merge_loads(C.fixed_split), block::WholeCta>(args, plan, m.item, C.head_dim_vo, 1, &m.complete, nullptr, marks);
+    block::team_arrive<V, C.o_dtype, block::MergeRows<block::merge_shape(C.fixed_split)>, block::WholeCta>(args, plan, block::Touches::of(m.item), C.head_dim_vo, 1, &m.complete, nullptr, marks);
   } else {
     block::block_arrive<V, C.o_dtype, C.fixed_split>(args, plan, m.item, C.head_dim_vo, &m.complete);
   }

@@ -23,7 +23,7 @@ struct Team : TeamRings<C, V> {
   float o[1][C.dim_tiles()][4];
   block::OnlineSoftmax<1> softmax;
 
-  __device__ __forceinline__ Team(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, bool gathered) : Rings(a, memory, gathered) {}
+  __device__ __forceinline__ Team(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, TeamPlaces<C>& places, bool gathered) : Rings(a, memory, places, gathered) {}
 
   template <int kBegin, int kEnd>
   __device__ __forceinline__ void weigh() {
@@ -31,12 +31,12 @@ struct Team : TeamRings<C, V> {
   }
 
   // A tile is plain if all rows of the warpgroup keep all of its keys, else it is an edge.
-  template <bool kEdge>
+  template <bool kEdge, bool kMayGather = C.gathers>
   __device__ __forceinline__ void start_scores_of(int32_t token) {
     constexpr bool kBiased = kForm == block::Form::biased;
     if (kEdge && pass->masked) this->warp_make_mask(token);
     if constexpr (kBiased) block::start_biased(s, rows(), 0, this->template keys_of<kEdge>(token), 1.0f / scaling.by.hooks);
-    wait_keys();
+    wait_keys<kMayGather>();
     start_scores<C, kBiased>(s[0], q, key_tile());
   }
   /// Values of an edge are made fit for the product as soon as they are there.
@@ -44,8 +44,9 @@ struct Team : TeamRings<C, V> {
     wait_values();
     if (!C.gathers || !gathered || pass->masked) this->clear_dead_values(ptx::shared_address(m.v[value_at.at]), token);
   }
+  template <bool kMayGather = C.gathers>
   __device__ __forceinline__ void start_values() {
-    wait_values();
+    wait_values<kMayGather>();
     start_accumulate<C>(o[0], p, value_tile());
   }
   __device__ __forceinline__ void finish_values() {
@@ -61,10 +62,10 @@ struct Team : TeamRings<C, V> {
 
   /// As far as the logits of the tile at `token`; true if rows must be raised to their `tops`: some of the warp's, or (plain tiles, where that has
   /// code of its own) of the warpgroup's, which has to wait for products with one instruction (wgmma.wait_group is .aligned).
-  template <bool kEdge>
+  template <bool kEdge, bool kMayGather = C.gathers>
   __device__ __forceinline__ bool begin_step(int32_t token, Tops& tops, bool above_zero) {
-    start_scores_of<kEdge>(token);
-    start_values();
+    start_scores_of<kEdge, kMayGather>(token);
+    start_values<kMayGather>();
     ptx::warpgroup_wait<1>();
     ptx::pinned(s[0]);
     leave_keys();
@@ -75,15 +76,15 @@ struct Team : TeamRings<C, V> {
     const bool warp_must = softmax.warp_must_raise(tops, scaling.slack);
     return kEdge ? warp_must : ptx::named_barrier_any(kTeamBarrier + team, 128, warp_must);
   }
-  template <bool kEdge>
+  template <bool kEdge, bool kMayGather = C.gathers>
   __device__ __forceinline__ void end_step(int32_t token, const Tops& tops, bool raised) {
     typename block::OnlineSoftmax<1>::Rescale rescale;
     if (raised) rescale = softmax.raise(tops, scaling.scale, scaling.slack);
     weigh<0, C.key_tiles() / 2>();
-    if (!C.gathers || !gathered) look_for_keys();
+    if (!kMayGather || !gathered) look_for_keys();
     if constexpr (!block::has_weight<V>()) ptx::made_before(softmax.sum[0][0], softmax.sum[0][1], ptx::shared_address(&m.never));
     finish_values();
-    if (C.gathers && gathered) look_for_gathered();
+    if (kMayGather && gathered) look_for_gathered();
     if (raised) rescale.apply(o);
     weigh<C.key_tiles() / 2, C.key_tiles()>();
     pack_weights<C.dtype>(p, s[0]);
@@ -94,8 +95,14 @@ struct Team : TeamRings<C, V> {
     const bool raised = begin_step<true>(token, tops, false);
     end_step<true>(token, tops, raised);
   }
-  /// Plain tiles from `token` down to `last`; the tile after them.
+  /// Plain tiles from `token` down to `last`; the tile after them. Tiles that come by boxes have code of their own: where there is a branch over what
+  /// the others take, a warp waits for its instructions behind it.
   __device__ __forceinline__ int32_t plain_steps(int32_t token, int32_t last) {
+    if constexpr (C.gathers && C.own_loops) return gathered ? plain_steps_of<true>(token, last) : plain_steps_of<false>(token, last);
+    return plain_steps_of<C.gathers>(token, last);
+  }
+  template <bool kMayGather>
+  __device__ __forceinline__ int32_t plain_steps_of(int32_t token, int32_t last) {
     Tops tops;
 #pragma unroll 1
     for (;;) {
@@ -103,12 +110,12 @@ struct Team : TeamRings<C, V> {
       const bool above_zero = __all_sync(0xffffffffu, softmax.max[0][0] >= 0.0f && softmax.max[0][1] >= 0.0f);
 #pragma unroll 1
       for (; token >= last; token -= C.tile_kv) {
-        raised = begin_step<false>(token, tops, above_zero);
+        raised = begin_step<false, kMayGather>(token, tops, above_zero);
         if (raised) break;
-        end_step<false>(token, tops, false);
+        end_step<false, kMayGather>(token, tops, false);
       }
       if (!raised) return token;
-      end_step<false>(token, tops, true);
+      end_step<false, kMayGather>(token, tops, true);
       token -= C.tile_kv;
     }
   }

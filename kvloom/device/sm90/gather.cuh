@@ -21,6 +21,16 @@ struct RowTurns {
   KVLOOM_HD static constexpr int place(int key) { return key % kAtOnce * kRun + key / kAtOnce; }
 };
 
+/// How far a warp has come with fetching rows.
+template <AttendConfig C>
+struct RowLoaderProgress {
+  RingPlace<kPasses> pass;
+  RingPlace<1> query;
+  RingPlace<C.stages> keys;
+  RingPlace<C.value_stages> values;
+  int turn = 0;  // of RowPlaces
+};
+
 template <AttendConfig C, class V>
 struct RowLoader {
   static constexpr int kPartKeys = C.tile_kv / kRowWarps;
@@ -28,6 +38,7 @@ struct RowLoader {
 
   const BoxedAttendArgs& args;
   SharedMemory<C, V>& m;
+  RowLoaderProgress<C> progress = {};
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
 
   /// Keys of a pass that some row keeps: [begin, end), and [first, prefix_end).
@@ -90,52 +101,54 @@ struct RowLoader {
     ptx::cp_async_arrive(full);
   }
 
-  /// Values of a tile are asked for behind those keys that are used before them: where V has a place more than K, of the same tile, which are
-  /// there a step early then; else of the next one, the order of TileLoader. One of the warps makes passes, one ahead: when all of the pass before
-  /// has been asked for, and its last tiles are still to be worked on. Another fetches Q.
-  __device__ __forceinline__ void run() const {
+  /// This warp's part of a pass; one of the warps fetches Q. Values of a tile are asked for behind those keys that are used before them: where V has a
+  /// place more than K, of the same tile, which are there a step early then; else of the next one, the order of TileLoader.
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
     const KvView& kv = args.attend.params.kv;
-    PassMaker<C, V> passes(args.attend, m);  // of the warp that makes them
-    const bool makes = warp == kLoaderWarps, queries = warp == kLoaderWarps + 1;
-    RingPlace<kPasses> at;
-    RingPlace<1> query_to;
-    RingPlace<C.stages> to;
-    RingPlace<C.value_stages> values_to;
     constexpr bool kValuesLate = C.value_stages == C.stages;
-    int turn = 0;
+    RingPlace<C.stages>& to = progress.keys;
+    RingPlace<C.value_stages>& values_to = progress.values;
+    int& turn = progress.turn;
+    if (warp == kLoaderWarps + 1) warp_load_queries<C, V>(args, m, pass, progress.query);
+    progress.query.next();
+    int32_t token = pass.walk.start;
+    const Kept kept(pass.walk);
+    bool all = warp_place(ask(pass, kept, token), pass.kv_head, m.places[turn]), all_before = false;
+    const auto fetch_values = [&](const RowPlaces<C>& places, bool all_of) {
+      m.values.wait_left(values_to);
+      warp_fetch<VTile<C>>(kv.v, args.boxes.v, places.v, all_of, ptx::shared_address(m.v[values_to.at]), ptx::shared_address(&m.values.full[values_to.at]));
+      values_to.next();
+    };
+#pragma unroll 1
+    for (bool first = true; pass.walk.has(token); first = false) {
+      token = pass.walk.template next<C.tile_kv>(token);
+      const Asked asked = ask(pass, kept, token);  // on its way while this tile is copied
+      m.keys.wait_left(to);
+      warp_fetch<KTile<C>>(kv.k, args.boxes.k, m.places[turn].k, all, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
+      to.next();
+      if constexpr (!kValuesLate) fetch_values(m.places[turn], all);
+      else if (!first) fetch_values(m.places[turn ^ 1], all_before);
+      turn ^= 1;
+      all_before = all;
+      all = warp_place(asked, pass.kv_head, m.places[turn]);
+    }
+    if (kValuesLate && pass.walk.has(pass.walk.start)) fetch_values(m.places[turn ^ 1], all_before);
+  }
+
+  /// One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last tiles are still to be worked on.
+  __device__ __forceinline__ void run() {
+    block::Passes<PassMaker<C, V>> passes(args.attend, m);
+    RingPlace<kPasses>& at = progress.pass;
 #pragma unroll 1
     for (bool ahead = false;; ahead = true) {
-      if (makes) passes.warp_make_next();
+      if (warp == kLoaderWarps) passes.warp_make_next();
       if (!ahead) continue;
       m.passes.wait_full(at);
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
-      if (queries) warp_load_queries<C, V>(args, m, pass, query_to);
-      int32_t token = pass.walk.start;
-      const Kept kept(pass.walk);
-      bool all = warp_place(ask(pass, kept, token), pass.kv_head, m.places[turn]), all_before = false;
-      const auto fetch_values = [&](const RowPlaces<C>& places, bool all_of) {
-        m.values.wait_left(values_to);
-        warp_fetch<VTile<C>>(kv.v, args.boxes.v, places.v, all_of, ptx::shared_address(m.v[values_to.at]),
-                             ptx::shared_address(&m.values.full[values_to.at]));
-        values_to.next();
-      };
-#pragma unroll 1
-      for (bool first = true; pass.walk.has(token); first = false) {
-        token = pass.walk.template next<C.tile_kv>(token);
-        const Asked asked = ask(pass, kept, token);  // on its way while this tile is copied
-        m.keys.wait_left(to);
-        warp_fetch<KTile<C>>(kv.k, args.boxes.k, m.places[turn].k, all, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
-        to.next();
-        if constexpr (!kValuesLate) fetch_values(m.places[turn], all);
-        else if (!first) fetch_values(m.places[turn ^ 1], all_before);
-        turn ^= 1;
-        all_before = all;
-        all = warp_place(asked, pass.kv_head, m.places[turn]);
-      }
-      if (kValuesLate && pass.walk.has(pass.walk.start)) fetch_values(m.places[turn ^ 1], all_before);
+      warp_fetch_pass(pass);
       m.passes.warp_leave(at);
-      at.next(), query_to.next();
+      at.next();
     }
   }
 };

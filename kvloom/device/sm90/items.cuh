@@ -1,7 +1,7 @@
 // What a warp finds out ahead of all others: the passes of a CTA's items, which rows they have and what those keep; and how Q is fetched.
 #pragma once
 
-#include "kvloom/device/block/refused.cuh"
+#include "kvloom/device/block/item_list.cuh"
 #include "kvloom/device/ptx/cluster.cuh"
 #include "kvloom/device/sm90/shared.cuh"
 
@@ -33,14 +33,22 @@ __device__ __forceinline__ int32_t seen_end_of(const KeyRange& range, const Plan
   return max_of(any_end, block::kept_tokens(range, last, group, {group.kv_begin, group.kv_end}).end);
 }
 
-/// Fills `pass` for one KV head of item `i`; ends with __syncwarp.
+/// Fills `pass`, whose item and group are there, for one of the item's KV heads; ends with __syncwarp.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int32_t i, int head, Pass<C>& pass) {
+__device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const PlanView& plan, int head, Pass<C>& pass) {
   const int lane = int(threadIdx.x) & 31;
-  block::warp_fetch_item(plan, i, pass.item, pass.group);
   const block::KeySpan keys{pass.item.kv_begin, pass.item.kv_end};
   const int kv_head = pass.item.kv_head + head, count = pass.item.row_count, mine = rank<C>() * C.tile_rows;
   block::KeptHull hull = block::empty_hull(keys);
+  if (pass.group.row_list >= 0) {  // all asked for before one is waited for
+    uint32_t near = 0;
+#pragma unroll
+    for (int r = 0; r < C.item_rows(); r += 32) {
+      const int32_t token = int32_t(args.group_size.divide(uint32_t(pass.item.row_begin + min_of(r + lane, count - 1))));
+      near |= uint32_t(plan.row_entries[pass.group.row_list + token].token);
+    }
+    ptx::wait_for(near);
+  }
 #pragma unroll 1
   for (int r = lane; r < C.item_rows(); r += 32) {
     block::PackedRow row;
@@ -53,7 +61,6 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
     if (own < 0 || own >= C.tile_rows) continue;  // for all lanes alike
     pass.row[own] = row;
     pass.kept[own] = kept;
-    pass.lse_row[own] = row.token * args.params.lse_token + row.q_head * args.params.lse_head;
     pass.o_row[own] = row.token * args.params.o_token + row.q_head * args.params.o_head;
     const block::KeptHull of_warp = lane < 16 ? block::join_lanes(0xffffu, of_row) : block::join_lanes(0xffff0000u, of_row);
     if (lane % 16 == 0) pass.warp_hull[own / 16] = of_warp;
@@ -91,15 +98,27 @@ __device__ __forceinline__ void warp_copy_queries(const AttendArgs& args, const 
   ptx::cp_async_arrive(full);
 }
 
-/// Fetches Q of a pass, when that of the one before has been taken: by boxes where a tile is whole tokens that follow each other, else row by row.
+/// True if a pass's rows are whole tokens that follow each other, as many as a tile has. By a whole warp.
+template <AttendConfig C>
+__device__ __forceinline__ bool warp_rows_are_tokens(const FastDivide& group_size, const Pass<C>& pass) {
+  const block::PackedRow first = pass.row[0];
+  if (pass.row_count != C.tile_rows || first.q_head % int(group_size.divisor) != 0) return false;
+  if (pass.group.row_list < 0) return true;
+  bool follow = true;
+#pragma unroll 1
+  for (int r = int(threadIdx.x) & 31; r < C.tile_rows; r += 32) follow &= pass.row[r].token == first.token + int32_t(group_size.divide(uint32_t(r)));
+  return __all_sync(0xffffffffu, follow);
+}
+
+/// Fetches Q of a pass, when that of the one before has been taken: by boxes where that is possible, else row by row, which takes a warp microseconds.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, SharedMemory<C, V>& m, const Pass<C>& pass, const RingPlace<1>& to) {
   using Tile = QTile<C>;
   const int lane = int(threadIdx.x) & 31, tokens = args.boxes.query_tokens;
   const uint32_t q = ptx::shared_address(m.q), full = ptx::shared_address(&m.query.full[0]);
-  m.query.wait_left(to);
+  const bool boxed = tokens > 0 && warp_rows_are_tokens(args.attend.group_size, pass);
   const block::PackedRow first = pass.row[0];
-  const bool boxed = tokens > 0 && pass.group.row_list < 0 && pass.row_count == C.tile_rows && first.q_head % int(args.attend.group_size.divisor) == 0;
+  m.query.wait_left(to);
   if (!boxed) {
     warp_copy_queries<C>(args.attend, pass, q, full);
   } else if (lane > 0) {
@@ -114,35 +133,64 @@ __device__ __forceinline__ void warp_load_queries(const BoxedAttendArgs& args, S
   __syncwarp();
 }
 
-/// All passes of a CTA, one after the other as there is room for them, and the end.
+template <AttendConfig C, class V>
+struct QueryLoader {
+  const BoxedAttendArgs& args;
+  SharedMemory<C, V>& m;
+  RingPlace<1> to;
+
+  __device__ __forceinline__ Ring<kPasses>& known() const { return m.passes; }
+  __device__ __forceinline__ void warp_look_ahead(const Pass<C>&) const {}
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
+    warp_load_queries<C, V>(args, m, pass, to);
+    to.next();
+  }
+};
+
+/// Passes, one after the other as there is room for them.
 template <AttendConfig C, class V>
 struct PassMaker {
+  static constexpr int kCtas = C.ctas, kDims = C.head_dim_vo;
+  static constexpr bool kStarts = false;
+  static constexpr DType kOutput = C.o_dtype;
   const AttendArgs& args;
   SharedMemory<C, V>& m;
-  int32_t item = 0;  // of the CTA's list
-  int head = 0;
-  bool done = false;
-  RingPlace<kPasses> to;
+  block::MakerPlace<kPasses> at;
 
   __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {}
 
-  __device__ __forceinline__ void warp_make_next() {
-    if (done) return;
-    m.passes.wait_left(to);
+  /// The next pass of an item; true if that is its last.
+  __device__ __forceinline__ bool warp_make(const block::ItemList::Found& found) {
+    m.passes.wait_left(at.to);
+    Pass<C>& pass = m.pass[at.to.at];
+    warp_make_pass<C, V>(args, block::warp_fetch_found(args, found, pass.item, pass.group), at.head, pass);
+    const bool last = pass.last;
+    at.head = last ? 0 : at.head + 1;
+    const int32_t touch = pass.item.touch_begin + (int(threadIdx.x) & 31);
+    const bool touches = last && (int(threadIdx.x) & 31) < int(pass.item.touch_count);
+    warp_give();
+    if (touches) look_ahead(touch);
+    __syncwarp();
+    return last;
+  }
+  __device__ __forceinline__ void warp_end(bool more) {
+    m.passes.wait_left(at.to);
+    Pass<C>& pass = m.pass[at.to.at];
+    if ((int(threadIdx.x) & 31) == 0) pass.end = true, pass.more = more;
+    warp_give();
+  }
+
+ private:
+  /// What the end of the item will look up is near then. A unit a lane.
+  __device__ __forceinline__ void look_ahead(int32_t touch) const {
     const PlanView plan = view_plan(args.plan);
-    const int list = int(blockIdx.x) / C.ctas;
-    const int32_t i = plan.cta_indptr[list] + item;
-    done = i >= plan.cta_indptr[list + 1];
-    if (done && item == 0) block::warp_refuse_rows<C.o_dtype>(args, C.head_dim_vo, 0, 1);  // there are none at all
-    if (!done) {
-      warp_make_pass<C, V>(args, plan, i, head, m.pass[to.at]);
-      if (++head >= plan.items[i].kv_head_count) head = 0, ++item;
-    }
-    if (block::lane_arrives(int(threadIdx.x) & 31)) {
-      if (done) m.pass[to.at].end = true;
-      ptx::barrier_arrive(ptx::shared_address(&m.passes.full[to.at]));
-    }
-    to.next();
+    const MergeUnit& unit = plan.units[plan.touches[touch]];
+    ptx::prefetch_line(&plan.entries[unit.entry_begin]);
+    ptx::prefetch_line(&plan.entries[unit.entry_begin + unit.entry_count - 1]);
+  }
+  __device__ __forceinline__ void warp_give() {
+    if (block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&m.passes.full[at.to.at]));
+    at.to.next();
   }
 };
 

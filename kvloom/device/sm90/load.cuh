@@ -37,6 +37,8 @@ struct TileLoader {
   };
   /// Ragged: the token after the last of the pass's list.
   __device__ __forceinline__ static int32_t end_of(const Pass<C>& pass) { return int32_t(pass.group.list_begin) + pass.group.kv_end; }
+  /// `kPrefetch`: its page id is brought near instead.
+  template <bool kPrefetch = false>
   __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t token) const {
     const block::TileWalk& walk = pass.walk;
     const int32_t key = token + lane_key, end = key + args.boxes.rows;
@@ -44,6 +46,10 @@ struct TileLoader {
     const bool kept = (key < pass.seen_end && end > walk.any_begin) || (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
     if (lane_key < 0 || !walk.has(token) || !kept) return {false, 0, 0, 0};
     const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
+    if constexpr (C.paged && kPrefetch) {
+      ptx::prefetch_line(args.attend.params.pages.at(slot.entry));
+      return {false, 0, 0, 0};
+    }
     if constexpr (C.paged) return {true, int32_t(args.attend.params.pages[slot.entry]), int32_t(uint32_t(slot.in_page) / 8), 0};
     const int32_t at = int32_t(slot.entry);
     return {true, at, 0, min_of(args.boxes.rows, max_of(args.boxes.tokens, end_of(pass)) - at)};
@@ -98,60 +104,51 @@ struct TileLoader {
     }
   }
 
+  RingPlace<C.stages> to;
+  RingPlace<C.value_stages> values_to;
+
+  __device__ __forceinline__ Ring<kPasses>& known() const { return m.passes; }
+  /// Makes the first page ids of a pass be near: nothing can be fetched yet.
+  __device__ __forceinline__ void warp_look_ahead(const Pass<C>& pass) const { find<true>(pass, pass.walk.start); }
   /// Keys of a tile are asked for before the values of the one before it: that is the order in which they are used and left.
-  __device__ __forceinline__ void run() const {
-    RingPlace<kPasses> at;
-    RingPlace<C.stages> to;
-    RingPlace<C.value_stages> values_to;
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
+    const int kv_head = pass.kv_head;
+    const int32_t end = C.paged ? 0 : max_of(args.boxes.tokens, end_of(pass));
+    int32_t token = pass.walk.start;
+    Box next = find(pass, token), before{};
+    const auto fetch_values = [&] {
+      m.values.wait_left(values_to);
+      warp_fetch<VTile<C>>(args.boxes.v, before, kv_head, end, ptx::shared_address(m.v[values_to.at]), ptx::shared_address(&m.values.full[values_to.at]));
+      values_to.next();
+    };
 #pragma unroll 1
-    for (;; at.next()) {
-      m.passes.wait_full(at);
-      const Pass<C>& pass = m.pass[at.at];
-      if (pass.end) return;
-      const int kv_head = pass.kv_head;
-      const int32_t end = C.paged ? 0 : max_of(args.boxes.tokens, end_of(pass));
-      int32_t token = pass.walk.start;
-      Box next = find(pass, token), before{};
-      const auto fetch_values = [&] {
-        m.values.wait_left(values_to);
-        warp_fetch<VTile<C>>(args.boxes.v, before, kv_head, end, ptx::shared_address(m.v[values_to.at]), ptx::shared_address(&m.values.full[values_to.at]));
-        values_to.next();
-      };
-#pragma unroll 1
-      for (bool first = true; pass.walk.has(token); first = false) {
-        const Box box = next;
-        token = pass.walk.template next<C.tile_kv>(token);
-        next = find(pass, token);  // on its way while this tile is waited for
-        m.keys.wait_left(to);
-        warp_fetch<KTile<C>>(args.boxes.k, box, kv_head, end, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
-        to.next();
-        if (!first) fetch_values();
-        before = box;
-      }
-      if (pass.walk.has(pass.walk.start)) fetch_values();
-      m.passes.warp_leave(at);
+    for (bool first = true; pass.walk.has(token); first = false) {
+      const Box box = next;
+      token = pass.walk.template next<C.tile_kv>(token);
+      next = find(pass, token);  // on its way while this tile is waited for
+      m.keys.wait_left(to);
+      warp_fetch<KTile<C>>(args.boxes.k, box, kv_head, end, ptx::shared_address(m.k[to.at]), ptx::shared_address(&m.keys.full[to.at]));
+      to.next();
+      if (!first) fetch_values();
+      before = box;
     }
+    if (pass.walk.has(pass.walk.start)) fetch_values();
   }
 };
 
 /// Each of the loading warpgroup's warps, where tiles come by boxes: two fetch tiles, one goes through the items, one fetches Q.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, SharedMemory<C, V>& m, int warp) {
+  RingPlace<kPasses> at;
   if (warp < kLoaderWarps) {
-    TileLoader<C, V>{args, m}.run();
+    TileLoader<C, V> tiles{args, m};
+    block::each_pass(m, at, tiles);
   } else if (warp == kLoaderWarps) {
-    PassMaker<C, V> passes(args.attend, m);
+    block::Passes<PassMaker<C, V>> passes(args.attend, m);
     while (!passes.done) passes.warp_make_next();
   } else {
-    RingPlace<kPasses> at;
-    RingPlace<1> to;
-#pragma unroll 1
-    for (;; at.next(), to.next()) {
-      m.passes.wait_full(at);
-      if (m.pass[at.at].end) return;
-      warp_load_queries<C, V>(args, m, m.pass[at.at], to);
-      m.passes.warp_leave(at);
-    }
+    QueryLoader<C, V> queries{args, m};
+    block::each_pass(m, at, queries);
   }
 }
 

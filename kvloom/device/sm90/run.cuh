@@ -7,14 +7,12 @@
 
 namespace kvloom::sm90 {
 
-inline constexpr int kMergeInFlight = 4;  // partials; more would cost the loops their registers
-
-/// A warpgroup that computes: pass after pass. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
-template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemory<C, V>& m, bool gathered, block::Marks& marks) {
-  Team<C, V> team(args, m, gathered);
-  RingPlace<kPasses> at;
-  marks.first(view_plan(team.args.plan));
+/// A warpgroup that computes: pass after pass to the next end. `on_stored`: called where a pass's rows are stored, with the place of the next
+/// pass, before anything is merged. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
+template <AttendConfig C, class V, class OnStored>
+__device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemory<C, V>& m, TeamPlaces<C>& places, bool gathered, block::Marks& marks, OnStored&& on_stored) {
+  Team<C, V> team(args, m, places, gathered);
+  RingPlace<kPasses>& at = places.pass;
   team.take_queries(at);
 #pragma unroll 1
   while (!m.pass[at.at].end) {
@@ -23,9 +21,10 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
     next.next();
     team.take(pass);
     team_attend(team, pass, next, marks);
+    on_stored(next);
     if (pass.last && pass.item.partial_row >= 0) {
-      block::team_arrive<V, C.o_dtype, false, kMergeInFlight, ComputeWarps<C>>(team.args, view_plan(team.args.plan), pass.item, C.head_dim_vo, C.ctas, &m.complete,
-                                                                           nullptr, marks);
+      using Merge = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows}>;
+      block::team_arrive<V, C.o_dtype, Merge, ComputeWarps<C>>(team.args, view_plan(team.args.plan), block::Touches::of(pass.item), C.head_dim_vo, C.ctas, &m.complete, nullptr, marks);
     }
     if (pass.last) marks.done();
     m.passes.warp_leave(at);
@@ -35,8 +34,9 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
   ptx::store_wait();  // boxes on their way out are still read
 }
 
+/// Makes the barriers; the caller puts one of all threads behind it.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered) {
+__device__ __forceinline__ void block_prepare(SharedMemory<C, V>& m, bool gathered) {
   constexpr int kComputeWarps = 4 * C.teams();
   const uint32_t fillers = gathered ? kRowWarps * 32 : kLoaderWarps;
   if (threadIdx.x == 0) {
@@ -47,6 +47,11 @@ __device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered)
     ptx::barrier_init_fence();
   }
   for (int i = int(threadIdx.x); i < 3 * C.tile_kv / 32; i += C.threads()) m.live[0][i] = 0;
+}
+
+template <AttendConfig C, class V>
+__device__ __forceinline__ void block_init(SharedMemory<C, V>& m, bool gathered) {
+  block_prepare<C, V>(m, gathered);
   if constexpr (C.ctas > 1) ptx::cluster_sync();
   else __syncthreads();
 }
@@ -63,7 +68,9 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   if (warp >= 4) {
     ptx::warpgroup_take_registers<C.compute_registers()>();
-    team_run<C, V>(args, m, gathered, marks);
+    marks.first(view_plan(args.attend.plan));
+    TeamPlaces<C> places;
+    team_run<C, V>(args, m, places, gathered, marks, [](const RingPlace<kPasses>&) {});
   } else {
     ptx::warpgroup_give_registers<C.loader_registers()>();
     if constexpr (C.gathers) {

@@ -40,15 +40,14 @@ struct Pass {
   bool masked;  // masks are to be made; else ranges say it all
   bool last;    // of the item
   bool end;     // there are no more items
+  bool more;    // of an end: another kernel's come next (device/mixed)
   Reach reach[C.teams()];
   block::Scaling scaling;
   block::KeptHull hull;
   block::KeptHull warp_hull[4 * C.teams()];  // of the 16 rows of each warp that computes
   block::PackedRow row[C.tile_rows];
   block::KeptTokens kept[C.tile_rows];
-  // Where rows lie in the outputs, elements.
-  int64_t o_row[C.tile_rows];
-  int64_t lse_row[C.tile_rows];
+  int64_t o_row[C.tile_rows];  // where rows lie in the output, elements
 
   __device__ __forceinline__ block::Rows rows() { return {row, kept, &hull}; }
 };
@@ -68,19 +67,28 @@ struct RowPlaces {
   alignas(16) uint32_t v[kKeys];
 };
 
-template <AttendConfig C, class V>
-struct SharedMemory {
+/// What the items at hand are worked on with: another kernel's may have it in turn (device/mixed).
+template <AttendConfig C>
+struct ItemMemory {
   static constexpr int kStageK = KTile<C>::bytes(C.tile_kv), kStageV = VTile<C>::bytes(C.tile_kv);
   static constexpr int kStagedO = C.o_dtype == DType::f32 ? 0 : StagedO<C>::bytes();
   static_assert(C.stages_o || C.head_dim_vo <= C.head_dim_qk);
+  static_assert(QTile<C>::bytes() % 1024 == 0 && kStageK % 1024 == 0 && kStageV % 1024 == 0, "swizzles count from multiples of 1024 bytes");
 
-  alignas(1024) char q[QTile<C>::bytes()];
-  alignas(1024) char k[C.stages][kStageK];
-  alignas(1024) char v[C.value_stages][kStageV];
-  alignas(1024) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
-  Pass<C> pass[kPasses];
+  alignas(128) char q[QTile<C>::bytes()];
+  alignas(128) char k[C.stages][kStageK];
+  alignas(128) char v[C.value_stages][kStageV];
+  alignas(128) char o[C.stages_o && kStagedO > 0 ? kStagedO : 16];
   block::PartMask<16, C.tile_kv / 32> mask[4 * C.teams()];  // a warp's own, of the tile that it works on
   RowPlaces<C> places[2];  // of two tiles, where rows are fetched one by one
+};
+
+/// Begins at a multiple of 1024 bytes.
+template <AttendConfig C, class V>
+struct SharedMemory : ItemMemory<C> {
+  [[no_unique_address]] block::Apart<C.apart> apart;
+  // What lasts as long as the CTA.
+  Pass<C> pass[kPasses];
   uint32_t live[3][C.tile_kv / 32];  // masked: keys of a tile that some row of the CTA keeps; in turn
   uint32_t complete;
   float never;  // ptx::made_before
@@ -88,6 +96,16 @@ struct SharedMemory {
   Ring<kPasses> passes;
   Ring<C.stages> keys;
   Ring<C.value_stages> values;
+};
+
+/// How far a warpgroup that computes has come.
+template <AttendConfig C>
+struct TeamPlaces {
+  RingPlace<kPasses> pass;
+  RingPlace<1> query;
+  RingPlace<C.stages> keys;
+  RingPlace<C.value_stages> values;
+  int masks_made = 0, masks_used = 0;  // counted over all tiles that had masks: places in CtaMemory::live
 };
 
 template <AttendConfig C, class V>

@@ -55,7 +55,8 @@ __device__ __forceinline__ RowEnds warp_end_rows(const Team<C, V>& team, const P
   // A lane of each quad writes that of a row.
   const int r = row0 + quad * 8;
   if (quad < 2 && r < pass.row_count && (!final || params.lse)) {
-    float* const to = final ? params.lse + pass.lse_row[r] : args.scratch.partial_lse + partial_row(pass, r);
+    const block::PackedRow& row = pass.row[r];
+    float* const to = final ? params.lse + row.token * params.lse_token + row.q_head * params.lse_head : args.scratch.partial_lse + partial_row(pass, r);
     *to = quad == 0 ? lse[0] : lse[1];
   }
   return ends;

@@ -11,15 +11,15 @@ struct TeamRings : TeamRows<C, V> {
   using Rows::m, Rows::lane;
 
   // Where the next tile is.
-  RingPlace<1> query_at;
-  RingPlace<C.stages> key_at;
-  RingPlace<C.value_stages> value_at;
+  RingPlace<1>& query_at;
+  RingPlace<C.stages>& key_at;
+  RingPlace<C.value_stages>& value_at;
   bool keys_there = false, values_there = false;  // of key_at and value_at, seen ahead of time (and fenced, if gathered)
   const Descriptor keys0, values0;  // of the rings' first places
   const bool gathered;  // tiles come by copies of threads, whose writes wgmma sees behind a fence alone
 
-  __device__ __forceinline__ TeamRings(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, bool gathered)
-      : Rows(a, memory), keys0(KTile<C>::keys(ptx::shared_address(m.k[0])).kept()),
+  __device__ __forceinline__ TeamRings(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, TeamPlaces<C>& places, bool gathered)
+      : Rows(a, memory, places), query_at(places.query), key_at(places.keys), value_at(places.values), keys0(KTile<C>::keys(ptx::shared_address(m.k[0])).kept()),
         values0(VTile<C>::values(ptx::shared_address(m.v[0])).kept()), gathered(gathered) {}
 
   __device__ __forceinline__ Descriptor key_tile() const { return keys0.further(key_at.at * SharedMemory<C, V>::kStageK); }
@@ -43,15 +43,18 @@ struct TeamRings : TeamRows<C, V> {
     keys_there = m.keys.is_full(key_at), values_there = m.values.is_full(value_at);
     if (keys_there || values_there) ptx::fence_shared_async();
   }
+  /// `kMayGather`: tiles may come by copies; they do if `gathered`.
+  template <bool kMayGather = C.gathers>
   __device__ __forceinline__ void wait_keys() {
     if (keys_there) return;
     m.keys.wait_full(key_at);
-    if (C.gathers && gathered) ptx::fence_shared_async();
+    if (kMayGather && gathered) ptx::fence_shared_async();
   }
+  template <bool kMayGather = C.gathers>
   __device__ __forceinline__ void wait_values() {
-    if (C.gathers && values_there) return;
+    if (kMayGather && values_there) return;
     m.values.wait_full(value_at);
-    if (!C.gathers || !gathered) return;
+    if (!kMayGather || !gathered) return;
     ptx::fence_shared_async();
     values_there = true;
   }

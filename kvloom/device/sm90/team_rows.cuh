@@ -20,9 +20,10 @@ struct TeamRows {
 
   Pass<C>* pass;
   block::Scaling scaling;
-  int masks_made = 0, masks_used = 0;  // counted over all tiles that had masks: places in m.live
+  int &masks_made, &masks_used;
 
-  __device__ __forceinline__ TeamRows(const BoxedAttendArgs& a, SharedMemory<C, V>& memory) : args(a.attend), boxes(a.boxes), m(memory) {}
+  __device__ __forceinline__ TeamRows(const BoxedAttendArgs& a, SharedMemory<C, V>& memory, TeamPlaces<C>& places)
+      : args(a.attend), boxes(a.boxes), m(memory), masks_made(places.masks_made), masks_used(places.masks_used) {}
 
   /// Makes `next` the pass that is worked on.
   __device__ __forceinline__ void take(Pass<C>& next) {

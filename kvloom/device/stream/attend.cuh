@@ -21,14 +21,14 @@ struct Warp {
   const AttendArgs& args;
   Memory& m;
   const int lane = int(threadIdx.x) & 31, warp = ptx::uniform(int(threadIdx.x) >> 5) - C.kLoaderWarps;
-  const int head = warp % C.heads, turn = warp / C.heads;  // of the pass's heads; of the head's warps
+  const int head = warp % C.heads;  // of the pass's heads
   const int row0 = kMany ? warp % C.kManyWarps * 16 : 0, half = kMany ? warp / C.kManyWarps : 0;  // of the pass's rows; of O's dims
 
   // Of the moment.
   Pass<C>* pass;
-  RingPlace<1> query_at;
-  RingPlace<C.pieces> at{turn * kStepPieces, 0};  // this warp's next pieces
-  int32_t next = turn;                            // its step's number, counted from the beginning of the pass
+  RingPlace<1>& query_at;
+  RingPlace<C.pieces>& at;  // this warp's next pieces
+  int32_t& next;            // its step's number, counted from the beginning of the pass
   sm80::Queries<S, C.fp8()> q;
   typename sm80::Select<block::has_key<V>(), sm80::Queries<S, C.fp8()>, NoQueries>::Type q_back;  // turned.cuh
   bool turns;                                                                                     // keys, in registers
@@ -40,8 +40,9 @@ struct Warp {
   const uint32_t lane_k = ptx::kept(sm80::Keys<S, C.fp8(), S.key_tiles()>::lane_offset(0)),
                  lane_v = ptx::kept(first_values(sm80::Values<S, kDimTiles>::lane_offset(0)));
 
-  __device__ __forceinline__ Warp(const AttendArgs& a, Memory& memory)
-      : args(a), m(memory), q(ptx::shared_address(memory.q) + uint32_t(head * Memory::kHeadQ), kMany ? row0 : 0), q_back(ptx::shared_address(memory.q_back), 0) {}
+  __device__ __forceinline__ Warp(const AttendArgs& a, Memory& memory, WarpPlaces<C>& places)
+      : args(a), m(memory), query_at(places.query), at(places.piece), next(places.next),
+        q(ptx::shared_address(memory.q) + uint32_t(head * Memory::kHeadQ), kMany ? row0 : 0), q_back(ptx::shared_address(memory.q_back), 0) {}
 
   /// From the lane's address in a row of V to that of the warp's first dim.
   __device__ __forceinline__ uint32_t first_values(uint32_t offset) const {

@@ -18,6 +18,11 @@ struct AttendConfig {
   bool q_in_registers = true;
   bool fixed_split = false;  // the plan has split_tokens: chunks are folded one by one, and a key is always the same warp's
   bool many = false;         // fixed_split: has the code for items of class 1, which have many rows, too (many.cuh)
+  int merge_partials = 16, merge_rows = 1;  // block::MergeShape
+  int entries_ahead = 32;    // partials of a merge unit that are known before the item's end
+  bool two_boxes = false;    // of the pieces that a pass begins with, two are asked for at a time (load.cuh)
+  bool beside = false;       // device/mixed: the same warps have items of another kernel in between, and arrivals wait where levels meet
+  int apart = 0;             // beside: bytes of shared memory between what the items at hand have and what lasts as long as the CTA
 
   static constexpr int kRows = 16, kPieceKeys = 16, kWarps = 8, kLoaderWarps = 4;
   static constexpr int kManyRows = 64, kManyWarps = kManyRows / 16;  // of an item with many rows; warps along them

@@ -7,11 +7,23 @@
 
 namespace kvloom::stream {
 
+/// How far a warp has come with fetching rows.
+template <AttendConfig C>
+struct RowLoaderProgress {
+  RingPlace<kPasses> pass;
+  RingPlace<1> query;
+  RingPlace<C.pieces> piece;  // this warp's next one
+  int32_t next;               // its number, counted from the beginning of the pass
+
+  __device__ __forceinline__ explicit RowLoaderProgress(int warp) : piece{warp, 0}, next(warp) {}
+};
+
 template <AttendConfig C, class V>
 struct RowLoader {
   using Memory = SharedMemory<C, V>;
   const BoxedAttendArgs& args;
   Memory& m;
+  RowLoaderProgress<C> progress = RowLoaderProgress<C>(int(threadIdx.x) >> 5);
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
 
   static constexpr int kRowWarps = C.kLoaderWarps;
@@ -74,51 +86,54 @@ struct RowLoader {
     ptx::cp_async_arrive(ptx::shared_address(&m.piece.full[to.at]));
   }
 
+  /// This warp's pieces of a pass; one of the warps fetches Q.
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
+    RingPlace<C.pieces>& to = progress.piece;
+    int32_t& next = progress.next;
+    if (warp == kQueryWarp && warp_load_queries<C, V>(args.attend, m, pass, progress.query)) progress.query.next();
+    const block::TileWalk& walk = pass.walk;
+    const int32_t count = pass.num_pieces;
+    // Page ids are there when the warps have asked for as much as the ring holds: memory that is kept busy takes that long to answer.
+    Asked ahead[2] = {ask(pass, walk, count, next), ask(pass, walk, count, next + kStep)};
+#pragma unroll 1
+    while (next < count) {
+      const Places known[2] = {find(ahead[0], pass.kv_head), find(ahead[1], pass.kv_head)};
+      const uint32_t gone[2] = {__ballot_sync(0xffffffffu, known[0].k == kNone), __ballot_sync(0xffffffffu, known[1].k == kNone)};
+      const int32_t after = next + 2 * kStep;
+#pragma unroll 1
+      for (int i = 0; i < 2 * kHalves && next < count; ++i) {
+        m.piece.wait_left(to);
+        const bool low = i < kHalves;
+        const Places places{low ? known[0].k : known[1].k, low ? known[0].v : known[1].v};
+        const int first = i % kHalves * C.kPieceKeys;
+        if (((low ? gone[0] : gone[1]) >> first & ((1u << C.kPieceKeys) - 1)) == 0)
+          warp_fetch<true>(places, first, pass.heads, to);
+        else
+          warp_fetch<false>(places, first, pass.heads, to);
+        next += kRowWarps, to.at += kRowWarps;
+        if (to.at >= C.pieces) to.at -= C.pieces, to.parity ^= 1;
+        if (i == 0) ahead[0] = ask(pass, walk, count, after);
+        if (i == 1) ahead[1] = ask(pass, walk, count, after + kStep);
+      }
+    }
+    next -= count;
+  }
+
   /// One of the warps makes passes, one ahead: when all of the pass before has been asked for, and its last pieces are still to be worked
-  /// on. Another fetches Q.
-  __device__ __forceinline__ void run() const {
+  /// on.
+  __device__ __forceinline__ void run() {
     if (warp != kPassWarp || !may_begin_early<V>(args.attend)) ptx::grid_dependency_wait();
-    PassMaker<C, V> passes(args.attend, m, warp == kPassWarp ? start_word(args.attend) : 0);  // of the warp that makes them
+    block::Passes<PassMaker<C, V>> passes(args.attend, m, warp == kPassWarp ? block::start_word(args.attend) : 0);  // of the warp that makes them
     if (warp == kPassWarp) passes.warp_make_next();
     ptx::grid_dependency_wait();
-    RingPlace<kPasses> at;
-    RingPlace<1> query_to;
-    RingPlace<C.pieces> to{warp, 0};  // this warp's next piece
-    int32_t next = warp;              // its number, counted from the beginning of the pass
-    bool fetched = true;              // Q, by the warp that does
+    RingPlace<kPasses>& at = progress.pass;
 #pragma unroll 1
-    for (;; at.next(), fetched ? query_to.next() : void()) {
+    for (;; at.next()) {
       if (warp == kPassWarp) passes.warp_make_next();
       m.passes.wait_full(at);
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
-      if (warp == kQueryWarp) fetched = warp_load_queries<C, V>(args.attend, m, pass, query_to);
-      const block::TileWalk& walk = pass.walk;
-      const int32_t count = pass.num_pieces;
-      // Page ids are there when the warps have asked for as much as the ring holds: memory that is kept busy takes that long to answer.
-      Asked ahead[2] = {ask(pass, walk, count, next), ask(pass, walk, count, next + kStep)};
-#pragma unroll 1
-      while (next < count) {
-        const Places known[2] = {find(ahead[0], pass.kv_head), find(ahead[1], pass.kv_head)};
-        const uint32_t gone[2] = {__ballot_sync(0xffffffffu, known[0].k == kNone), __ballot_sync(0xffffffffu, known[1].k == kNone)};
-        const int32_t after = next + 2 * kStep;
-#pragma unroll 1
-        for (int i = 0; i < 2 * kHalves && next < count; ++i) {
-          m.piece.wait_left(to);
-          const bool low = i < kHalves;
-          const Places places{low ? known[0].k : known[1].k, low ? known[0].v : known[1].v};
-          const int first = i % kHalves * C.kPieceKeys;
-          if (((low ? gone[0] : gone[1]) >> first & ((1u << C.kPieceKeys) - 1)) == 0)
-            warp_fetch<true>(places, first, pass.heads, to);
-          else
-            warp_fetch<false>(places, first, pass.heads, to);
-          next += kRowWarps, to.at += kRowWarps;
-          if (to.at >= C.pieces) to.at -= C.pieces, to.parity ^= 1;
-          if (i == 0) ahead[0] = ask(pass, walk, count, after);
-          if (i == 1) ahead[1] = ask(pass, walk, count, after + kStep);
-        }
-      }
-      next -= count;
+      warp_fetch_pass(pass);
       m.passes.warp_leave(at);
     }
   }

@@ -1,27 +1,11 @@
 // What a warp finds out ahead of all others: the passes of a CTA's items, which rows they have and what those keep; and how Q is fetched.
 #pragma once
 
-#include "kvloom/device/block/refused.cuh"
+#include "kvloom/device/block/item_list.cuh"
 #include "kvloom/device/stream/queries.cuh"
 #include "kvloom/device/stream/turned.cuh"
 
 namespace kvloom::stream {
-
-/// The lane's word of what this CTA begins with.
-__device__ __forceinline__ uint32_t start_word(const AttendArgs& args) {
-  return reinterpret_cast<const uint32_t*>(args.starts + blockIdx.x)[int(threadIdx.x) & 31];
-}
-/// What this CTA begins with, `word` of each lane, to `item` and `group`. Returns how many items there are, or -1: this is not known, and neither are
-/// those. By a whole warp; ends with __syncwarp.
-__device__ __forceinline__ int32_t warp_take_start(uint32_t word, WorkItem& item, RowGroup& group) {
-  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
-  const int lane = int(threadIdx.x) & 31;
-  if (lane < kItemWords) reinterpret_cast<uint32_t*>(&item)[lane] = word;
-  else if (lane < kItemWords + kGroupWords) reinterpret_cast<uint32_t*>(&group)[lane - kItemWords] = word;
-  const int32_t items = int32_t(__shfl_sync(0xffffffffu, word, kItemWords + kGroupWords));
-  __syncwarp();
-  return items;
-}
 
 /// True if passes can be made before the kernels in front are done: of nothing that those may write.
 template <class V>
@@ -90,64 +74,69 @@ __device__ __forceinline__ void warp_make_pass(const AttendArgs& args, const Pla
   __syncwarp();
 }
 
-/// All passes of a CTA, one after the other as there is room for them, and the end.
+/// Passes, one after the other as there is room for them.
 template <AttendConfig C, class V>
 struct PassMaker {
+  static constexpr int kCtas = 1, kDims = C.head_dim_vo;
+  static constexpr bool kStarts = true;
+  static constexpr DType kOutput = C.o_dtype;
   const AttendArgs& args;
   SharedMemory<C, V>& m;
-  int32_t item = 0;    // of the CTA's list
-  int32_t items = -1;  // that there are; -1: not known
-  int head = 0;
-  bool done = false;
-  RingPlace<kPasses> to;
-  int32_t split = 0;    // fixed_split: tokens of a chunk
-  int32_t done_to = 0;  // of the item's keys for these heads, if there were any before
-  uint32_t start;       // start_word()
+  block::MakerPlace<kPasses> at;
+  block::Touches waiting;  // beside: to arrive at later
+  int32_t split = 0;       // fixed_split: tokens of a chunk
+  int32_t done_to = 0;     // of the item's keys for these heads, if there were any before
 
-  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory, uint32_t start_word) : args(a), m(memory), start(start_word) {
+  __device__ __forceinline__ PassMaker(const AttendArgs& a, SharedMemory<C, V>& memory) : args(a), m(memory) {
     if constexpr (C.fixed_split) split = static_cast<const PlanHeader*>(a.plan)->split_tokens;
   }
 
-  __device__ __forceinline__ void warp_make_next() {
-    if (done) return;
-    m.passes.wait_left(to);
-    Pass<C>& pass = m.pass[to.at];
-    PlanView plan;
-    find_item(pass, plan);
-    if (done && item == 0) block::warp_refuse_rows<C.o_dtype>(args, C.head_dim_vo, 0, 1);
-    if (!done) {
-      bool ends = true;
-      const block::KeySpan keys = next_keys(pass, ends);
-      warp_make_pass<C, V>(args, plan, head, keys, ends, pass, [&] { arrive(m.keys); });
-      if (ends) head += C.heads;
-      if (head >= pass.item.kv_head_count) head = 0, ++item;
+  /// The next pass of an item; true if that is its last.
+  __device__ __forceinline__ bool warp_make(const block::ItemList::Found& found) {
+    m.passes.wait_left(at.to);
+    Pass<C>& pass = m.pass[at.to.at];
+    const PlanView plan = block::warp_fetch_found(args, found, pass.item, pass.group);
+    bool ends = true;
+    const block::KeySpan keys = next_keys(pass, ends);
+    warp_make_pass<C, V>(args, plan, at.head, keys, ends, pass, [&] { warp_give(m.keys); });
+    const bool last = pass.last;
+    if (ends) at.head = last ? 0 : at.head + C.heads;
+    warp_give(m.passes);
+    warp_look_ahead(pass);
+    at.to.next();
+    return last;
+  }
+  __device__ __forceinline__ void warp_end(bool more) {
+    m.passes.wait_left(at.to);
+    Pass<C>& pass = m.pass[at.to.at];
+    if ((int(threadIdx.x) & 31) == 0) {
+      pass.end = true;
+      if constexpr (C.beside) pass.more = more, pass.arrive = waiting;
     }
-    if (done) {
-      if ((int(threadIdx.x) & 31) == 0) pass.end = true;
-      __syncwarp();
-      arrive(m.keys);
-    }
-    arrive(m.passes);
-    if (!done) warp_look_ahead(pass);
-    to.next();
+    waiting = {};
+    __syncwarp();
+    warp_give(m.keys), warp_give(m.passes), warp_give(m.units);
+    at.to.next();
   }
 
  private:
   /// Behind __syncwarp: what `ring` stands for is there, of the pass that is made.
-  __device__ __forceinline__ void arrive(Ring<kPasses>& ring) const {
-    if (block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&ring.full[to.at]));
+  __device__ __forceinline__ void warp_give(Ring<kPasses>& ring) const {
+    if (block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&ring.full[at.to.at]));
   }
-  /// The item of the next pass and its group, or that there are no more. `plan`: where its rows may be looked up. Every look at the plan is a wait
-  /// for memory, one behind the other: with nothing to hide them, before the CTA's first item, one look is all there is.
-  __device__ __forceinline__ void find_item(Pass<C>& pass, PlanView& plan) {
-    if (item == 0) items = warp_take_start(start, pass.item, pass.group);
-    done = items >= 0 && item >= items;
-    if (done || (item == 0 && items > 0 && pass.group.row_list < 0)) return;
-    plan = view_plan(args.plan);
-    if (item == 0 && items > 0) return;
-    const int32_t i = plan.cta_indptr[blockIdx.x] + item;
-    done = i >= plan.cta_indptr[blockIdx.x + 1];
-    if (!done) block::warp_fetch_item(plan, i, pass.item, pass.group);
+  /// Units to arrive at behind an item. Where levels meet, a shared prefix is an item of many rows beside many items of few, and whoever arrives last
+  /// merges: all units of a prefix are too much for one CTA while others still have items. So items of few rows arrive at the end of their run, or where
+  /// others don't follow them; together, which costs them less, too.
+  __device__ __forceinline__ block::Touches arrivals_behind(const WorkItem& item) {
+    const block::Touches own{item.touch_begin, item.touch_count, true};
+    if (own.count == 0 || view_plan(args.plan).header->num_levels < 2) return own;
+    if (waiting.count > 0 && waiting.begin + waiting.count == own.begin && waiting.count + own.count <= 32) {
+      waiting.count += own.count;
+      return {};
+    }
+    const block::Touches now = waiting;
+    waiting = {own.begin, own.count, false};
+    return now;
   }
   /// Keys of the next pass over the item: all of them, or the next chunk. `ends`: there are no more.
   __device__ __forceinline__ block::KeySpan next_keys(Pass<C>& pass, bool& ends) {
@@ -173,6 +162,10 @@ struct PassMaker {
   __device__ __forceinline__ void warp_look_ahead(Pass<C>& pass) {
     constexpr int kUnitWords = sizeof(MergeUnit) / 4;
     const int lane = int(threadIdx.x) & 31;
+    if constexpr (C.beside) {
+      const block::Touches arrive = pass.last ? arrivals_behind(pass.item) : block::Touches{};
+      if (lane == 0) pass.arrive = arrive;
+    }
     if (pass.last && pass.item.touch_count > 0) {
       const PlanView plan = view_plan(args.plan);
       const int32_t index = plan.touches[pass.item.touch_begin];
@@ -181,8 +174,9 @@ struct PassMaker {
       __syncwarp();
       MergeUnit& unit = pass.unit.unit;
       const int32_t begin = unit.entry_begin, count = unit.entry_count;
-      const bool known = pass.item.touch_count == 1 && count <= kEntriesAhead;
+      const bool known = pass.item.touch_count == 1 && count <= C.entries_ahead;
       if (known && lane < count) pass.entry[lane] = plan.entries[begin + lane];
+      if (C.beside && !known && lane < count) ptx::prefetch_line(&plan.entries[begin + lane]);
       __syncwarp();
       if (lane == 0) {
         pass.knows_entries = known;
@@ -190,7 +184,7 @@ struct PassMaker {
       }
     }
     __syncwarp();
-    arrive(m.units);
+    warp_give(m.units);
   }
 };
 
@@ -226,5 +220,18 @@ __device__ __forceinline__ bool warp_load_queries(const AttendArgs& args, Shared
   }
   return true;
 }
+
+template <AttendConfig C, class V>
+struct QueryLoader {
+  const AttendArgs& args;
+  SharedMemory<C, V>& m;
+  RingPlace<1> to;
+
+  __device__ __forceinline__ Ring<kPasses>& known() const { return m.passes; }
+  __device__ __forceinline__ void warp_look_ahead(const Pass<C>&) const {}
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
+    if (warp_load_queries<C, V>(args, m, pass, to)) to.next();
+  }
+};
 
 }  // namespace kvloom::stream

@@ -29,8 +29,9 @@ struct BoxLoader {
     int32_t at;       // paged: page; ragged: token
     int32_t in_page;  // token / 8
   };
-  /// That of piece `first` + lane / boxes of a pass. `kEarly`: page ids may be written still, and are not to stay in the SM's cache.
-  template <bool kEarly = false>
+  /// That of piece `first` + lane / boxes of a pass. `kEarly`: page ids may be written still, and are not to stay in the SM's cache. `kPrefetch`: its page
+  /// id is brought near instead.
+  template <bool kEarly = false, bool kPrefetch = false>
   __device__ __forceinline__ Box find(const Pass<C>& pass, int32_t first) const {
     const block::TileWalk& walk = pass.walk;
     const int32_t piece = first + lane / boxes, key = piece_token<C>(pass, piece) + lane % boxes * box_keys, end = key + box_keys;
@@ -38,6 +39,10 @@ struct BoxLoader {
                       (walk.prefix_end > walk.keys.begin && key < walk.prefix_end && end > walk.keys.begin);
     if (piece >= pass.num_pieces || !kept) return {false, 0, 0};
     const block::KeySlot<C.paged> slot(args.attend, pass.group, key);
+    if constexpr (C.paged && kPrefetch) {
+      ptx::prefetch_line(args.attend.params.pages.at(slot.entry));
+      return {false, 0, 0};
+    }
     if constexpr (C.paged) return {true, page_at<kEarly>(slot.entry), int32_t(uint32_t(slot.in_page) / 8)};
     return {true, int32_t(slot.entry), 0};
   }
@@ -54,19 +59,36 @@ struct BoxLoader {
   __device__ __forceinline__ uint32_t full(const RingPlace<C.pieces>& to) const { return ptx::shared_address(&m.piece.full[to.at]); }
   __device__ __forceinline__ uint32_t place(const RingPlace<C.pieces>& to) const { return pieces + uint32_t(to.at * C.heads * kHeadBytes); }
 
+  /// A piece of one box, whole pages' tokens; `live`: there is something to fetch. By one thread.
+  __device__ __forceinline__ void ask(bool live, int32_t at, int32_t in_page, const RingPlace<C.pieces>& to) const {
+    ptx::barrier_arrive_expect(full(to), live ? uint32_t(C.heads * kHeadBytes) : 0);
+    if (live) ptx::load_box(place(to), &of.map, full(to), 0, 0, 0, in_page, at, policy);
+  }
   /// Pieces i .. end - 1 of those that lanes know, of one box each, whole pages' tokens: what a long list is made of. Of a step's pieces one may have
-  /// nothing to fetch.
-  __device__ __forceinline__ void warp_fetch_paged(const Pass<C>& pass, const Box& box, int i, int end, RingPlace<C.pieces>& to) const {
+  /// nothing to fetch. `two`: two at a time where there is room, which short lists gain by (what stands between a box and the next one is as long as an SM
+  /// takes to have it), and long ones don't.
+  __device__ __forceinline__ void warp_fetch_paged(const Pass<C>& pass, const Box& box, int i, int end, bool two, RingPlace<C.pieces>& to) const {
     const int32_t x = block::box_place(box.at, of, pass.kv_head);
     const uint32_t live = C.step_pieces() > 1 ? __ballot_sync(0xffffffffu, box.live) : ~0u;
+    const auto is_live = [&](int i) { return C.step_pieces() == 1 || (live >> i & 1u); };
+    if constexpr (C.two_boxes) {
+#pragma unroll 1
+      for (; two && i + 1 < end; i += 2) {
+        RingPlace<C.pieces> second = to;
+        second.next();
+        const int32_t at0 = __shfl_sync(0xffffffffu, x, i), in_page0 = __shfl_sync(0xffffffffu, box.in_page, i);
+        const int32_t at1 = __shfl_sync(0xffffffffu, x, i + 1), in_page1 = __shfl_sync(0xffffffffu, box.in_page, i + 1);
+        m.piece.wait_left(to), m.piece.wait_left(second);
+        if (ptx::elect_one()) ask(is_live(i), at0, in_page0, to), ask(is_live(i + 1), at1, in_page1, second);
+        to = second;
+        to.next();
+      }
+    }
 #pragma unroll 1
     for (; i < end; ++i, to.next()) {
       const int32_t at = __shfl_sync(0xffffffffu, x, i), in_page = __shfl_sync(0xffffffffu, box.in_page, i);
       m.piece.wait_left(to);
-      if (ptx::elect_one()) {
-        ptx::barrier_arrive_expect(full(to), live >> i & 1u ? uint32_t(C.heads * kHeadBytes) : 0);
-        if (live >> i & 1u) ptx::load_box(place(to), &of.map, full(to), 0, 0, 0, in_page, at, policy);
-      }
+      if (ptx::elect_one()) ask(is_live(i), at, in_page, to);
     }
     __syncwarp();
   }
@@ -128,32 +150,29 @@ struct BoxLoader {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void run() const {
-    RingPlace<kPasses> at;
-    RingPlace<C.pieces> to;
+  RingPlace<C.pieces> to;
+
+  /// What whoever fetches waits for.
+  __device__ __forceinline__ Ring<kPasses>& known() const { return m.keys; }
+  /// Makes the first page ids of a pass be near: nothing can be fetched yet.
+  __device__ __forceinline__ void warp_look_ahead(const Pass<C>& pass) const { find<false, true>(pass, 0); }
+  __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
+    const int32_t end = C.paged ? 0 : max_of(args.boxes.tokens, int32_t(pass.group.list_begin) + pass.group.kv_end);
+    Box next = find(pass, 0);
 #pragma unroll 1
-    for (;; at.next()) {
-      m.keys.wait_full(at);
-      const Pass<C>& pass = m.pass[at.at];
-      if (pass.end) return;
-      const int32_t end = C.paged ? 0 : max_of(args.boxes.tokens, int32_t(pass.group.list_begin) + pass.group.kv_end);
-      Box next = find(pass, 0);
+    for (int32_t first = 0; first < pass.num_pieces; first += together) {
+      const Box box = next;
+      const int count = min_of(together, pass.num_pieces - first);
 #pragma unroll 1
-      for (int32_t first = 0; first < pass.num_pieces; first += together) {
-        const Box box = next;
-        const int count = min_of(together, pass.num_pieces - first);
+      for (int i = 0, until = 1; i < count; i = until, until = count) {
+        if (plain()) {
+          warp_fetch_paged(pass, box, i, until, first == 0, to);
+        } else {
 #pragma unroll 1
-        for (int i = 0, until = 1; i < count; i = until, until = count) {
-          if (plain()) {
-            warp_fetch_paged(pass, box, i, until, to);
-          } else {
-#pragma unroll 1
-            for (int j = i; j < until; ++j, to.next()) warp_fetch(pass, box, j * boxes, end, to);
-          }
-          if (i == 0) next = find(pass, first + together);  // on its way while the others are fetched; the first has to wait for nothing
+          for (int j = i; j < until; ++j, to.next()) warp_fetch(pass, box, j * boxes, end, to);
         }
+        if (i == 0) next = find(pass, first + together);  // on its way while the others are fetched; the first has to wait for nothing
       }
-      m.passes.warp_leave(at);
     }
   }
 };

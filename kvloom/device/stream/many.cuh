@@ -106,7 +106,7 @@ struct ManyRows {
     for (int d = 0; d < kTiles; ++d) all_o(d) = make_float4(chunk.o[d][0], chunk.o[d][1], chunk.o[d][2], chunk.o[d][3]);
   }
   /// This lane's part of n8 tile d.
-  __device__ __forceinline__ float4& all_o(int d) const { return reinterpret_cast<float4*>(m.folded_o)[(rows.warp * kTiles + d) * 32 + rows.lane]; }
+  __device__ __forceinline__ float4& all_o(int d) const { return reinterpret_cast<float4*>(m.folded.o)[(rows.warp * kTiles + d) * 32 + rows.lane]; }
   __device__ __forceinline__ void store(Pass<C>& pass) {
     const AttendArgs& args = rows.args;
     const int quad = rows.lane & 3;
@@ -157,22 +157,24 @@ __device__ __forceinline__ void team_item(const AttendArgs& args, SharedMemory<C
 }
 template <AttendConfig C, class V>
 __device__ __forceinline__ void team_item_of_many(const AttendArgs& args, SharedMemory<C, V>& m, TeamPlaces<C>& places, block::Marks& marks) {
-  Warp<C, V, true> warp(args, m);
-  warp.query_at = places.query, warp.at = places.piece;
+  WarpPlaces<C> at(0);
+  at.query = places.query, at.piece = places.piece;
+  Warp<C, V, true> warp(args, m, at);
   ManyRows<C, V> rows{warp, m};
   team_item<C, V>(args, m, places, marks, [&](Pass<C>& pass) { rows.attend(pass, marks); });
-  places.query = warp.query_at, places.piece = warp.at;
+  places.query = at.query, places.piece = at.piece;
 }
 template <AttendConfig C, class V>
 __device__ __forceinline__ void team_item_of_few(const AttendArgs& args, SharedMemory<C, V>& m, TeamPlaces<C>& places, block::Marks& marks) {
-  Warp<C, V> warp(args, m);
-  const int first = warp.at.at;  // from the pass's first piece to the warp's
-  warp.query_at = places.query, warp.at = {places.piece.at + first, places.piece.parity};
+  WarpPlaces<C> at = first_places<C>();
+  const int first = at.piece.at;  // from the pass's first piece to the warp's
+  at.query = places.query, at.piece = {places.piece.at + first, places.piece.parity};
+  Warp<C, V> warp(args, m, at);
   team_item<C, V>(args, m, places, marks, [&](Pass<C>& pass) {
     warp.attend(pass, marks);
     team_store(warp, pass, m);
   });
-  places.query = warp.query_at, places.piece = {warp.at.at - first, warp.at.parity};
+  places.query = at.query, places.piece = {at.piece.at - first, at.piece.parity};
 }
 
 /// The warps that compute: item after item, of either class.

@@ -7,19 +7,28 @@
 
 namespace kvloom::stream {
 
-/// The warps that compute: pass after pass.
-template <AttendConfig C, class V>
-__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m, block::Marks& marks) {
-  Warp<C, V> warp(args, m);
-  marks.first(view_plan(args.plan));
+/// The warps that compute: pass after pass to the next end. `on_stored`: called where a pass's rows are stored, with the place of the next pass, before
+/// anything is merged.
+template <AttendConfig C, class V, class OnStored>
+__device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C, V>& m, WarpPlaces<C>& places, block::Marks& marks, OnStored&& on_stored) {
+  Warp<C, V> warp(args, m, places);
 #pragma unroll 1
-  for (RingPlace<kPasses> at;; at.next()) {
+  for (RingPlace<kPasses>& at = places.pass;; at.next()) {
     m.passes.wait_full(at);
     Pass<C>& pass = m.pass[at.at];
-    if (pass.end) return;
-    warp.attend(pass, marks);
-    team_store(warp, pass, m);
-    team_end_pass<C, V>(args, m, pass, at, marks);
+    const bool end = pass.end;
+    if (!C.beside && end) return;
+    if (!end) {
+      warp.attend(pass, marks);
+      team_store(warp, pass, m);
+      marks.stored();
+      RingPlace<kPasses> next = at;
+      next.next();
+      on_stored(next);
+    }
+    team_arrive_behind<C, V>(args, m, pass, at, end ? block::Marks() : marks);
+    if (end) return;
+    team_leave_pass<C, V>(m, pass, at, marks);
   }
 }
 
@@ -58,9 +67,9 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
   if (warp == kPassWarp) {
     if (!may_begin_early<V>(args.attend)) {
       ptx::grid_dependency_wait();
-      start = start_word(args.attend);
+      start = block::start_word(args.attend);
     }
-    PassMaker<C, V> passes(args.attend, m, start);
+    block::Passes<PassMaker<C, V>> passes(args.attend, m, start);
 #pragma unroll 1
     for (bool first = true; !passes.done; first = false) {
       passes.warp_make_next();
@@ -68,21 +77,20 @@ __device__ __forceinline__ void warp_load_boxes(const BoxedAttendArgs& args, Sha
     }
     return;
   }
-  if ((int(threadIdx.x) & 31) == 0 && warp >= kKeyWarp) ptx::prefetch_map(warp == kKeyWarp ? &args.boxes.k.map : &args.boxes.v.map);
+  if ((int(threadIdx.x) & 31) == 0 && warp != kQueryWarp) ptx::prefetch_map(warp == kKeyWarp ? &args.boxes.k.map : &args.boxes.v.map);
   if (warp == kKeyWarp + 1 && may_begin_early<V>(args.attend)) warp_prefetch_pages<C>(args.attend);
   ptx::grid_dependency_wait();
   if (warp == kKeyWarp && block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&m.begun.full[0]));
-  if (warp == kKeyWarp) return BoxLoader<C, V, KRows<C>>{args, args.boxes.k, m, ptx::shared_address(m.k)}.run();
-  if (warp == kKeyWarp + 1) return BoxLoader<C, V, VRows<C>>{args, args.boxes.v, m, ptx::shared_address(m.v)}.run();
   RingPlace<kPasses> at;
-  RingPlace<1> to;
-  bool fetched = false;
-#pragma unroll 1
-  for (;; at.next(), fetched ? to.next() : void()) {
-    m.passes.wait_full(at);
-    if (m.pass[at.at].end) return;
-    fetched = warp_load_queries<C, V>(args.attend, m, m.pass[at.at], to);
-    m.passes.warp_leave(at);
+  if (warp == kKeyWarp) {
+    BoxLoader<C, V, KRows<C>> keys{args, args.boxes.k, m, ptx::shared_address(m.k)};
+    block::each_pass(m, at, keys);
+  } else if (warp == kKeyWarp + 1) {
+    BoxLoader<C, V, VRows<C>> values{args, args.boxes.v, m, ptx::shared_address(m.v)};
+    block::each_pass(m, at, values);
+  } else {
+    QueryLoader<C, V> queries{args.attend, m};
+    block::each_pass(m, at, queries);
   }
 }
 
@@ -96,7 +104,7 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
   block::Marks marks(args.attend, threadIdx.x == 32 * kLoaders);  // the first warp that computes
   const int warp = ptx::uniform(int(threadIdx.x) >> 5);
   uint32_t start = 0;
-  if (warp == kPassWarp && !gathered && may_begin_early<V>(args.attend)) start = start_word(args.attend);  // on its way while barriers are made
+  if (warp == kPassWarp && !gathered && may_begin_early<V>(args.attend)) start = block::start_word(args.attend);  // on its way while barriers are made
   warp_init(m, warp, gathered);
   __syncthreads();
   ptx::grid_dependency_launch();  // a grid behind this one may be put in place as CTAs leave; it waits for all of them to end
@@ -104,8 +112,13 @@ __device__ __forceinline__ void block_run(const BoxedAttendArgs& args, char* mem
     ptx::warpgroup_take_registers<C.compute_registers()>();
     if constexpr (block::has_query<V>()) warp_fill_turns<C, V>(args.attend.params.variant.rope, m, warp - kLoaders);
     ptx::grid_dependency_wait();
-    if constexpr (C.many) team_run_many<C, V>(args.attend, m, marks);
-    else team_run<C, V>(args.attend, m, marks);
+    if constexpr (C.many) {
+      team_run_many<C, V>(args.attend, m, marks);
+    } else {
+      marks.first(view_plan(args.attend.plan));
+      WarpPlaces<C> places = first_places<C>();
+      team_run<C, V>(args.attend, m, places, marks, [](const RingPlace<kPasses>&) {});
+    }
     return marks.leave();
   }
   ptx::warpgroup_give_registers<C.loader_registers()>();

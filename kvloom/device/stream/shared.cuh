@@ -16,9 +16,8 @@ using block::RingPlace;
 
 inline constexpr int kComputeBarrier = 1;  // of all warps that compute
 // Warps that load: one goes through the items, one fetches Q, two fetch K and V by boxes; where keys come one by one, all do.
-inline constexpr int kPassWarp = 0, kQueryWarp = 1, kKeyWarp = 2;
-inline constexpr int kTurnWarps = 2;      // of those that compute, find out turns of fused RoPE
-inline constexpr int kEntriesAhead = 32;  // partials of a merge unit that are known before the item's end
+inline constexpr int kKeyWarp = 0, kPassWarp = 2, kQueryWarp = 3;
+inline constexpr int kTurnWarps = 2;  // of those that compute, find out turns of fused RoPE
 inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
 
 /// fixed_split: a pass is a chunk of an item for some KV heads, and what was folded of the chunks before it is in shared memory.
@@ -46,12 +45,14 @@ struct Pass : Chunk<C.fixed_split> {
   bool masked;  // masks are to be made; else ranges say it all
   bool last;    // of the item
   bool end;     // there are no more items
+  bool more;    // of an end: another kernel's come next (device/mixed)
   block::Scaling scaling[C.heads];
   block::KeptTokens kept[C.pass_rows()];
   block::PackedRow row[C.heads * C.pass_rows()];  // of the first head, of the next, ...
   block::UnitAhead unit;  // the first that the item touches, if any; there a little later (SharedMemory::units)
-  alignas(8) MergeEntry entry[kEntriesAhead];  // its partials, if the item touches no other and they are not more: its entries then begin at 0
+  alignas(8) MergeEntry entry[C.entries_ahead];  // its partials, if the item touches no other and they are not more: its entries then begin at 0
   bool knows_entries;
+  block::Touches arrive;  // units to arrive at behind the pass
 
   __device__ __forceinline__ block::Rows rows(int head) { return {row + head * C.kRows, kept, &hull}; }
 };
@@ -89,26 +90,37 @@ template <AttendConfig C, bool kFixed>
 struct Folded {};
 template <AttendConfig C>
 struct Folded<C, true> {
-  alignas(16) float folded_o[C.heads * C.pass_rows()][C.head_dim_vo];
-  block::FoldState folded[2][C.heads * C.kRows];  // read here and written there, in turn: nobody waits for another
+  alignas(16) float o[C.heads * C.pass_rows()][C.head_dim_vo];
+  block::FoldState state[2][C.heads * C.kRows];  // read here and written there, in turn: nobody waits for another
 };
 
-template <AttendConfig C, class V>
-struct SharedMemory : Folded<C, C.fixed_split> {
+/// What the items at hand are worked on with: another kernel's may have it in turn (device/mixed).
+template <AttendConfig C>
+struct ItemMemory {
   static constexpr int kHeadK = KRows<C>::bytes(C.kPieceKeys), kHeadV = VRows<C>::bytes(C.kPieceKeys), kHeadQ = QRows<C>::bytes(C.pass_rows());
   static constexpr int kExchangeRows = 4, kExchangeStride = C.head_dim_vo + 8;  // rows of a warp at a time; floats, free of bank conflicts
 
-  alignas(1024) char k[C.pieces][C.heads * kHeadK];
-  alignas(1024) char v[C.pieces][C.heads * kHeadV];
+  static_assert(C.pieces * C.heads * kHeadK % 1024 == 0, "swizzles count from multiples of 1024 bytes");
+
+  alignas(128) char k[C.pieces][C.heads * kHeadK];
+  alignas(128) char v[C.pieces][C.heads * kHeadV];
   alignas(128) char q[C.heads * kHeadQ];
-  static constexpr bool kTurned = block::has_query<V>();
-  alignas(128) char q_back[kTurned ? C.heads * kHeadQ : 128];  // turned.cuh
-  uint64_t turns[block::has_key<V>() ? C.head_dim_qk / 2 : 1];  // fused RoPE
   float q_factor[C.fp8() ? C.heads * C.kRows : 1];  // what scores of a row have to be multiplied by (queries.cuh)
   alignas(16) float o[C.kWarps][kExchangeRows * kExchangeStride];  // states of warps that share rows, where they meet
   float max[C.kWarps][kExchangeRows], sum[C.kWarps][kExchangeRows];
-  Pass<C> pass[kPasses];
   block::PartMask<C.pass_rows(), 1> mask[C.kWarps];  // a warp's own, of the piece that it works on
+};
+
+/// Begins at a multiple of 1024 bytes.
+template <AttendConfig C, class V>
+struct SharedMemory : ItemMemory<C> {
+  static constexpr bool kTurned = block::has_query<V>();
+  [[no_unique_address]] block::Apart<C.apart> apart;
+  // What lasts as long as the CTA.
+  [[no_unique_address]] Folded<C, C.fixed_split> folded;
+  alignas(128) char q_back[kTurned ? C.heads * ItemMemory<C>::kHeadQ : 128];  // turned.cuh
+  uint64_t turns[block::has_key<V>() ? C.head_dim_qk / 2 : 1];                // fused RoPE
+  Pass<C> pass[kPasses];
   uint32_t complete;
   Ring<1> query;
   Ring<kPasses> passes;
@@ -116,6 +128,23 @@ struct SharedMemory : Folded<C, C.fixed_split> {
   Ring<1> begun, turned;  // once: the kernels in front are done; turns are there
   Ring<C.pieces> piece;
 };
+
+/// How far a warp that computes has come.
+template <AttendConfig C>
+struct WarpPlaces {
+  RingPlace<kPasses> pass;
+  RingPlace<1> query;
+  RingPlace<C.pieces> piece;  // this warp's next ones, of a step
+  int32_t next;               // the step's number, counted from the beginning of the pass
+
+  /// `turn`: the first of a head's pieces that is the warp's.
+  __device__ __forceinline__ explicit WarpPlaces(int turn) : piece{turn * C.step_pieces(), 0}, next(turn) {}
+};
+/// Where it begins: each takes pieces of its head in turn.
+template <AttendConfig C>
+__device__ __forceinline__ WarpPlaces<C> first_places() {
+  return WarpPlaces<C>((ptx::uniform(int(threadIdx.x) >> 5) - C.kLoaderWarps) / C.heads);
+}
 
 template <AttendConfig C, class V>
 constexpr int shared_bytes() {

@@ -111,16 +111,16 @@ __device__ __forceinline__ void fold_merged(const AttendArgs& args, Pass<C>& pas
   const int kv_head = pass.kv_head + head, at_row = head * C.kRows + row;
   const ScaleParams& scales = args.params.variant.scale;
   multiply(o, (scales.v_per_head ? scales.v_per_head[kv_head] : scales.v) * sm80::power_of_two(sm80::value_log2<C.step()>()));
-  float4& before = *reinterpret_cast<float4*>(&m.folded_o[at_row][dim]);
+  float4& before = *reinterpret_cast<float4*>(&m.folded.o[at_row][dim]);
   if (!pass.begins) {
     const block::FoldState chunk = state;
     const float4 x = o;
-    state = m.folded[folded][at_row], o = before;
+    state = m.folded.state[folded][at_row], o = before;
     fold(o, x, state.template take<kSum>(chunk));
   }
   if (!pass.written) {
     before = o;
-    if (dim == 0) m.folded[folded ^ 1][at_row] = state;
+    if (dim == 0) m.folded.state[folded ^ 1][at_row] = state;
   } else if (pass.partial_row >= 0) {
     const int64_t at = int64_t(pass.partial_row) + int64_t(kv_head - pass.item.kv_head) * pass.item.row_count + row;
     *reinterpret_cast<float4*>(args.scratch.partial_o + at * C.head_dim_vo + dim) = o;
@@ -155,21 +155,33 @@ __device__ __forceinline__ void team_store(Warp<C, V>& warp, Pass<C>& pass, Shar
   warp.folded ^= 1;
 }
 
-/// What comes behind a pass: its item has arrived, if that was the last one.
+/// Arrives where the rows of all threads are stored: at the units of the pass's item, if that was its last pass; beside items of another kernel at those that
+/// have waited until now.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void team_arrive_behind(const AttendArgs& args, SharedMemory<C, V>& m, Pass<C>& pass, const RingPlace<kPasses>& at, block::Marks marks) {
+  using Rows = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows}>;
+  using Merge = typename sm80::Select<C.fixed_split, block::FoldRows, Rows>::Type;
+  m.units.wait_full(at);
+  block::Touches touches;
+  if constexpr (C.beside) touches = pass.arrive;
+  else if (pass.last && pass.item.partial_row >= 0) touches = {pass.item.touch_begin, pass.item.touch_count, true};
+  if (touches.count == 0) return;
+  PlanView plan;
+  if (touches.known && pass.knows_entries) plan.entries.data = pass.entry;  // all that is asked for
+  else plan = view_plan(args.plan);
+  block::team_arrive<V, C.o_dtype, Merge, ComputeWarps<C>>(args, plan, touches, C.head_dim_vo, 1, &m.complete, &pass.unit, marks);
+}
+template <AttendConfig C, class V>
+__device__ __forceinline__ void team_leave_pass(SharedMemory<C, V>& m, const Pass<C>& pass, const RingPlace<kPasses>& at, block::Marks& marks) {
+  if (pass.last) marks.done();
+  m.passes.warp_leave(at);
+}
+/// What comes behind a pass whose rows are stored.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void team_end_pass(const AttendArgs& args, SharedMemory<C, V>& m, Pass<C>& pass, const RingPlace<kPasses>& at, block::Marks& marks) {
   marks.stored();
-  m.units.wait_full(at);
-  if (pass.last && pass.item.partial_row >= 0) {
-    using Merge = typename sm80::Select<C.fixed_split, block::FoldRows, block::MergeRows<false, block::merge_loads(false)>>::Type;
-    PlanView plan;
-    if (pass.knows_entries) plan.entries.data = pass.entry;  // all that is asked for
-    else plan = view_plan(args.plan);
-    block::team_arrive<V, C.o_dtype, C.fixed_split, block::merge_loads(false), ComputeWarps<C>, Merge>(args, plan, pass.item, C.head_dim_vo, 1, &m.complete,
-                                                                                                       &pass.unit, marks);
-  }
-  if (pass.last) marks.done();
-  m.passes.warp_leave(at);
+  team_arrive_behind<C, V>(args, m, pass, at, marks);
+  team_leave_pass<C, V>(m, pass, at, marks);
 }
 
 }  // namespace kvloom::stream

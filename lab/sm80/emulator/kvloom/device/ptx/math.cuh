@@ -3,6 +3,7 @@
 #include "simt.h"
 namespace kvloom::ptx {
 inline uint32_t kept(uint32_t x) { return x; }
+inline void wait_for(uint32_t) {}
 inline const char* kept(const char* x) { return x; }
 inline const char* address_of(const char* base, uint32_t index, uint32_t unit) { return base + uint64_t(index) * unit; }
 inline float reciprocal(float x) { return 1.0f / x; }

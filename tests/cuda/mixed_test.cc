@@ -1,0 +1,127 @@
+// Steps of few rows and many in one launch on Hopper (device/mixed): a CTA goes from items of one kind to those of the other and back.
+#include "tests/cuda/captured.h"
+#include "tests/cuda/hopper_fixture.h"
+
+#include <algorithm>
+
+namespace kvloom::test {
+namespace {
+
+struct Layout {
+  Storage storage;
+  int32_t page_size;
+  std::string name() const { return storage == Storage::ragged ? "ragged" : "pages of " + std::to_string(page_size); }
+};
+constexpr Layout kLayouts[] = {{Storage::paged, 1}, {Storage::paged, 8}, {Storage::paged, 16}, {Storage::paged, 64}, {Storage::ragged, 1}};
+
+/// Few rows and many, rows without keys, keys without rows.
+std::vector<Request> both_kinds() { return {{1, 200}, {70, 300}, {2, 0}, {1, 77}, {33, 33}, {3, 500}, {0, 10}, {40, 0}, {1, 1}, {90, 411}, {1, 16}}; }
+
+class GpuMixed : public HopperEngine {
+ protected:
+  Step step_of(const AttentionSpec& spec, std::vector<Request> requests, uint32_t seed = 1) {
+    Step step;
+    step.spec = spec;
+    step.requests = std::move(requests);
+    step.seed = seed;
+    step.make();
+    return step;
+  }
+  /// The first `tokens` keys of all requests are in the pages of the first one's.
+  static void share(Step& step, int32_t tokens) {
+    for (size_t r = 1; r < step.requests.size(); ++r) {
+      std::copy_n(step.pages.begin() + step.list_indptr[0], tokens / step.spec.page_size, step.pages.begin() + step.list_indptr[r]);
+    }
+  }
+};
+
+TEST_F(GpuMixed, EveryLayout) {
+  for (const Layout& layout : kLayouts) {
+    for (const int32_t ctas : {1, 4, 13}) {
+      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 2, 8), both_kinds(), uint32_t(ctas));
+      expect_right(step, options("sm90", ctas), layout.name() + ", " + std::to_string(ctas) + " CTAs");
+    }
+  }
+}
+
+// Both kinds are cut, and parts of one unit meet from CTAs that did other kinds before.
+TEST_F(GpuMixed, PartsOfBothKinds) {
+  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::ragged, 1}}) {
+    for (const Policy policy : {Policy::automatic, Policy::stream, Policy::heap}) {
+      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 1, 4), {{1, 2500}, {20, 2000}, {3, 900}, {50, 1500}});
+      EngineOptions o = options("sm90", 9);
+      o.policy = policy;
+      const PlanHeader header = expect_right(step, o, layout.name() + ", " + name_of(policy));
+      EXPECT_GE(header.num_units, 2) << "nothing was cut";
+    }
+  }
+}
+
+TEST_F(GpuMixed, Variants) {
+  const std::vector<std::pair<const char*, void (*)(VariantSpec&)>> variants = {
+      {"mask", [](VariantSpec& v) { v.custom_mask = true; }},
+      {"ALiBi", [](VariantSpec& v) { v.alibi = true; }},
+      {"soft cap", [](VariantSpec& v) { v.soft_cap = 5.0f; }},
+      {"window", [](VariantSpec& v) { v.range.left = 60; }},
+      {"not causal", [](VariantSpec& v) { v.range.causal = false; }},
+      {"sink", [](VariantSpec& v) { v.sink = true; }},
+  };
+  for (const auto& [name, set] : variants) {
+    for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}}) {
+      for (const int32_t ctas : {1, 6}) {
+        AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
+        set(spec.variant);
+        Step step = step_of(spec, both_kinds());
+        expect_right(step, options("sm90", ctas), std::string(name) + ", " + layout.name() + ", " + std::to_string(ctas) + " CTAs");
+      }
+    }
+  }
+}
+
+// A shared prefix has many rows where the requests that read it have few each: its items come first in a CTA, and what they leave is merged with
+// that of the others.
+TEST_F(GpuMixed, SharedPrefixes) {
+  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::paged, 64}}) {
+    for (const int32_t ctas : {1, 5, 20}) {
+      for (const int variant : {0, 1, 2}) {
+        AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
+        spec.variant.alibi = variant == 1, spec.variant.soft_cap = variant == 2 ? 20.0f : 0.0f;
+        std::vector<Request> requests;
+        for (int i = 0; i < 12; ++i) requests.push_back({1 + i % 2, 512 + 17 * i + 2});
+        requests.push_back({30, 590});
+        Step step = step_of(spec, requests);
+        share(step, 512);
+        Capacity capacity = step.capacity();
+        capacity.max_level_rows = 64;
+        const std::string what = layout.name() + ", " + std::to_string(ctas) + " CTAs, variant " + std::to_string(variant);
+        const PlanHeader header = expect_right(step, options("sm90", ctas), capacity, what);
+        EXPECT_EQ(header.num_levels, 2) << what;
+      }
+    }
+  }
+}
+
+// Steps of one kind, of both, and of none follow each other through one plan and its graph. (The last has no more pages than the one before: a graph
+// knows how many there were.)
+TEST_F(GpuMixed, GraphsOfChangingKinds) {
+  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}}) {
+    const AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
+    use_kernels_for(spec);
+    Engine engine(spec, {8, 300, 4000, 0, 0}, options("sm90", 5));
+    Step largest = step_of(spec, {{200, 2000}, {97, 1900}, {1, 20}, {1, 20}, {1, 20}});
+    Captured graph(engine, largest);
+    const std::vector<std::vector<Request>> steps = {
+        {{60, 700}, {1, 900}, {1, 17}, {2, 300}},  {{1, 1200}, {1, 40}, {1, 900}},           {{1, 300}, {100, 100}, {1, 64}, {31, 999}},
+        {{120, 1300}, {40, 170}},                  {{1, 128}, {1, 129}, {77, 777}, {0, 50}}, {{0, 5}, {0, 0}},
+        {{3, 500}, {64, 64}, {1, 1500}, {20, 20}}, {{90, 90}, {1, 1900}},
+    };
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Step s = step_of(spec, steps[i], uint32_t(i + 5));
+      graph.replay(s, layout.name() + ", step " + std::to_string(i));
+    }
+    EXPECT_GE(graph.captures, 4) << "kinds of steps have graphs of their own";
+  }
+}
+
+}  // namespace
+}  // namespace kvloom::test
