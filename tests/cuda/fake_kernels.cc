@@ -72,7 +72,8 @@ void run_attend(const KernelCall& call) {
   }
   bool classes[2] = {false, false};
   for (const WorkItem& item : plan.items) classes[item.kernel_class] = true;
-  if ((classes[0] && call.name == "attend_compute") || (classes[1] && (call.name == "attend_memory" || call.name == "attend_small"))) {
+  const bool of_many = call.name == "attend_compute" || (call.name == "attend_small" && call.boxed), of_few = call.name == "attend_memory" || (call.name == "attend_small" && !call.boxed);
+  if ((classes[0] && of_many) || (classes[1] && of_few)) {
     std::fprintf(stderr, "fake driver: %s was launched for a plan with other items\n", call.name.c_str());
     std::abort();
   }

@@ -36,7 +36,7 @@ struct Team : TeamRings<C, V> {
     constexpr bool kBiased = kForm == block::Form::biased;
     if (kEdge && pass->masked) this->warp_make_mask(token);
     if constexpr (kBiased) block::start_biased(s, rows(), 0, this->template keys_of<kEdge>(token), 1.0f / scaling.by.hooks);
-    wait_keys<kMayGather>();
+    this->template wait_keys<kMayGather>();
     start_scores<C, kBiased>(s[0], q, key_tile());
   }
   /// Values of an edge are made fit for the product as soon as they are there.
@@ -46,7 +46,7 @@ struct Team : TeamRings<C, V> {
   }
   template <bool kMayGather = C.gathers>
   __device__ __forceinline__ void start_values() {
-    wait_values<kMayGather>();
+    this->template wait_values<kMayGather>();
     start_accumulate<C>(o[0], p, value_tile());
   }
   __device__ __forceinline__ void finish_values() {

@@ -118,10 +118,10 @@ struct SharedMemory : ItemMemory<C> {
   [[no_unique_address]] block::Apart<C.apart> apart;
   // What lasts as long as the CTA.
   [[no_unique_address]] Folded<C, C.fixed_split> folded;
-  alignas(128) char q_back[kTurned ? C.heads * ItemMemory<C>::kHeadQ : 128];  // turned.cuh
-  uint64_t turns[block::has_key<V>() ? C.head_dim_qk / 2 : 1];                // fused RoPE
-  Pass<C> pass[kPasses];
+  alignas(kTurned ? 128 : 4) char q_back[kTurned ? C.heads * ItemMemory<C>::kHeadQ : 4];  // turned.cuh
   uint32_t complete;
+  uint64_t turns[block::has_key<V>() ? C.head_dim_qk / 2 : 1];  // fused RoPE
+  Pass<C> pass[kPasses];
   Ring<1> query;
   Ring<kPasses> passes;
   Ring<kPasses> keys, units;  // what is known of each before all is, and a little later (Pass::unit); nobody waits for these to be left

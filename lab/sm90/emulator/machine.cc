@@ -14,8 +14,9 @@
   extern "C" void attend_memory_##name(const kvloom::BoxedAttendArgs);                                              \
   extern "C" [[gnu::weak]] void attend_compute_##name(const kvloom::BoxedAttendArgs);                               \
   extern "C" [[gnu::weak]] void attend_mixed_##name(const kvloom::BoxedAttendArgs);                                 \
+  extern "C" [[gnu::weak]] void attend_small_##name(const kvloom::BoxedAttendArgs);                                 \
   extern "C" kvloom::KernelFacts attend_memory_##name##_facts;                                                      \
-  extern "C" [[gnu::weak]] kvloom::KernelFacts attend_compute_##name##_facts, attend_mixed_##name##_facts;
+  extern "C" [[gnu::weak]] kvloom::KernelFacts attend_compute_##name##_facts, attend_mixed_##name##_facts, attend_small_##name##_facts;
 #include "emulated.inc"
 #undef UNIT
 
@@ -33,7 +34,8 @@ const std::map<std::string, Unit> units = {
   {key,                                                                                 \
    {{"attend_memory", {attend_memory_##name, &attend_memory_##name##_facts}},           \
     {"attend_compute", {attend_compute_##name, &attend_compute_##name##_facts}},        \
-    {"attend_mixed", {attend_mixed_##name, &attend_mixed_##name##_facts}}}},
+    {"attend_mixed", {attend_mixed_##name, &attend_mixed_##name##_facts}},              \
+    {"attend_small", {attend_small_##name, &attend_small_##name##_facts}}}},
 #include "emulated.inc"
 #undef UNIT
 };
