@@ -101,6 +101,20 @@ TEST_F(GpuMixed, SharedPrefixes) {
   }
 }
 
+// Many rows alone run kernels of their own: clusters whose boxes land in two CTAs, or, where pages are too small for boxes, CTAs that fetch rows.
+TEST_F(GpuMixed, ManyRowsAloneHaveKernelsOfTheirOwn) {
+  for (const auto& [layout, alone] : {std::pair(Layout{Storage::paged, 1}, "attend_small"), {Layout{Storage::paged, 2}, "attend_small"}, {Layout{Storage::paged, 4}, "attend_small"},
+                                      {Layout{Storage::paged, 16}, "attend_compute"}, {Layout{Storage::ragged, 1}, "attend_compute"}}) {
+    const std::pair<std::vector<Request>, const char*> steps[] = {
+        {{{70, 300}, {33, 33}, {90, 411}}, alone}, {{{70, 300}, {1, 77}}, "attend_mixed"}, {{{1, 300}, {2, 77}}, "attend_memory"}};
+    for (const auto& [requests, entry] : steps) {
+      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 2, 8), requests);
+      expect_right(step, options("sm90", 5), layout.name() + ", " + entry);
+      if (gpu.is_fake()) EXPECT_EQ(gpu.last_entry(), entry) << layout.name();
+    }
+  }
+}
+
 // Steps of one kind, of both, and of none follow each other through one plan and its graph. (The last has no more pages than the one before: a graph
 // knows how many there were.)
 TEST_F(GpuMixed, GraphsOfChangingKinds) {

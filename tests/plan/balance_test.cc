@@ -275,6 +275,44 @@ TEST(Balance, SharedLevelsComeFirst) {
   }
 }
 
+// Whoever has a part of a shared prefix merges with all that read it, and so gets less of what is poured around it.
+TEST(Balance, FillLeavesTimeForMergesOfSharedLevels) {
+  const AttentionSpec spec = small_spec(32, 8);
+  constexpr int32_t kReaders = 64, kPrefix = 8192, kOwn = 256;
+  TestBatch b(std::vector<int32_t>(kReaders, 1), std::vector<int32_t>(kReaders, kPrefix + kOwn), spec);
+  b.groups.push_back({.level = 0, .kv_end = kPrefix, .tokens = {}});
+  b.group_tokens.push_back({});
+  for (int32_t t = 0; t < kReaders; ++t) b.group_tokens.back().push_back(t);
+  for (int32_t t = 0; t < kReaders; ++t) {
+    b.groups.push_back({.level = 1, .list_begin = kPrefix / spec.page_size, .kv_end = kOwn, .kv_pos0 = kPrefix, .tokens = {}});
+    b.group_tokens.push_back({t});
+  }
+  b.bind();
+  Capacity c = capacity_of(b);
+  c.max_level_rows = kReaders;
+  const auto most_beside = [&](int64_t cost_shared) {  // keys of few rows of a CTA that has a part of the prefix
+    SchedulerConfig config = gpu_config(132, Policy::fill);
+    config.cost_shared = cost_shared;
+    const Planned p(spec, c, config, b.batch);
+    EXPECT_EQ(test::PlanExecutor(p.view, spec).check(), "");
+    int64_t most = 0;
+    for (int32_t cta = 0; cta < 132; ++cta) {
+      int64_t keys = 0;
+      bool shares = false;
+      for (int32_t i = p.view.cta_indptr[cta]; i < p.view.cta_indptr[cta + 1]; ++i) {
+        const WorkItem& item = p.view.items[i];
+        if (item.kernel_class == 1) shares = true;
+        else keys += item.kv_end - item.kv_begin;
+      }
+      if (shares) most = std::max(most, keys);
+    }
+    return most;
+  };
+  const int64_t before = most_beside(0);
+  EXPECT_GT(before, 0);
+  EXPECT_LT(most_beside(10'000), before);
+}
+
 TEST(Balance, AutomaticFollowsTheMix) {
   const AttentionSpec spec = small_spec(32, 8);
   auto chosen = [&](const std::vector<int32_t>& q, const std::vector<int32_t>& kv) {

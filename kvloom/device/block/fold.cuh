@@ -3,7 +3,7 @@
 // place of an LSE. Whoever folds, in whichever memory, does these operations in this order: the same bits.
 #pragma once
 
-#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/block/arrive.cuh"
 
 namespace kvloom::block {
 

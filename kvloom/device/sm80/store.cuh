@@ -2,7 +2,7 @@
 // fixed_split to what has been folded so far.
 #pragma once
 
-#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/block/arrive.cuh"
 #include "kvloom/device/sm80/tile_step.cuh"
 
 namespace kvloom::sm80 {

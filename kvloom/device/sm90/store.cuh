@@ -1,7 +1,7 @@
 // The states of a pass's rows, from the warps' registers to where they belong: final rows to the output, partial rows to scratch.
 #pragma once
 
-#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/block/arrive.cuh"
 #include "kvloom/device/sm90/attend.cuh"
 
 namespace kvloom::sm90 {

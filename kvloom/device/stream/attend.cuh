@@ -58,9 +58,7 @@ struct Warp {
     return r;
   }
   __device__ __forceinline__ const block::Scaling& scaling() const { return pass->scaling[head]; }
-  __device__ __forceinline__ void leave_queries() {
-    m.query.warp_leave(query_at);
-  }
+  __device__ __forceinline__ void leave_queries() { m.query.warp_leave(query_at); }
   __device__ __forceinline__ void wait_pieces() {
 #pragma unroll
     for (int i = 0; i < kStepPieces; ++i) m.piece.wait_full({at.at + i, at.parity});

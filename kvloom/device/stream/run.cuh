@@ -36,7 +36,8 @@ __device__ __forceinline__ void team_run(const AttendArgs& args, SharedMemory<C,
 /// there.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void warp_fill_turns(const RopeSpec& rope, SharedMemory<C, V>& m, int warp) {
-  if (warp >= kTurnWarps) return;
+  warp -= kFirstTurnWarp;
+  if (warp < 0 || warp >= kTurnWarps) return;
   block::fill_turns(rope, C.head_dim_qk, m.turns, warp * 32 + (int(threadIdx.x) & 31), 32 * kTurnWarps);
   __syncwarp();
   if (block::lane_arrives(int(threadIdx.x) & 31)) ptx::barrier_arrive(ptx::shared_address(&m.turned.full[0]));

@@ -17,7 +17,7 @@ using block::RingPlace;
 inline constexpr int kComputeBarrier = 1;  // of all warps that compute
 // Warps that load: one goes through the items, one fetches Q, two fetch K and V by boxes; where keys come one by one, all do.
 inline constexpr int kKeyWarp = 0, kPassWarp = 2, kQueryWarp = 3;
-inline constexpr int kTurnWarps = 2;  // of those that compute, find out turns of fused RoPE
+inline constexpr int kFirstTurnWarp = 2, kTurnWarps = 2;  // of those that compute, find out turns of fused RoPE; not on the schedulers of those who fetch K and V
 inline constexpr int kPasses = 3;  // known at a time: the one that is worked on and the next ones
 
 /// fixed_split: a pass is a chunk of an item for some KV heads, and what was folded of the chunks before it is in shared memory.

@@ -2,7 +2,7 @@
 // final rows to the output, partial rows to scratch.
 #pragma once
 
-#include "kvloom/device/block/finish.cuh"
+#include "kvloom/device/block/arrive.cuh"
 #include "kvloom/device/stream/attend.cuh"
 
 namespace kvloom::stream {
