@@ -32,23 +32,36 @@ __device__ __forceinline__ MergeUnit unit_of_lane(const MergeUnit& mine, int lan
   return {of(mine.row_begin), of(mine.row_count), of(mine.kv_head), of(mine.kv_head_count), of(mine.entry_begin), of(mine.entry_count), 0};
 }
 
-/// How a team merges units, each of which a lane knows: those of the lanes in `units`. All warps of the team take some rows in turn, whichever unit has them.
+/// How a team merges. Together: units that a lane each knows, those of the lanes in `units`; all warps take some rows in turn, whichever unit has them.
 template <MergeShape kShape>
 struct MergeRows {
+  static constexpr bool kTogether = kShape.together;
+
   template <class V, DType kType, class Team>
   __device__ __forceinline__ static void units(const AttendArgs& args, const PlanView& plan, uint32_t units, const MergeUnit& mine, int dims) {
     int next = Team::warp();  // this warp's next rows, counted from the unit at hand
 #pragma unroll 1
     for (; units != 0; units &= units - 1) {
       const MergeUnit unit = unit_of_lane(mine, __ffs(int(units)) - 1);
-      const int of_head = ceil_div(unit.row_count, kShape.rows), all = of_head * unit.kv_head_count;
-#pragma unroll 1
-      for (; next < all; next += Team::warps()) {
-        const int row0 = next % of_head * kShape.rows;
-        warp_merge_rows<V, kType, kShape>(args, plan, unit, next / of_head, row0, unit.row_count - row0, dims);
-      }
-      next -= all;
+      next = warp_merge_from<V, kType, Team>(args, plan, unit, next, dims);
     }
+  }
+  template <class V, DType kType, class Team>
+  __device__ __forceinline__ static void unit(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int dims) {
+    warp_merge_from<V, kType, Team>(args, plan, unit, Team::warp(), dims);
+  }
+
+ private:
+  /// A warp's rows of a unit, its first ones and then every so many; what `next` is in the next unit.
+  template <class V, DType kType, class Team>
+  __device__ __forceinline__ static int warp_merge_from(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int next, int dims) {
+    const int of_head = ceil_div(unit.row_count, kShape.rows), all = of_head * unit.kv_head_count;
+#pragma unroll 1
+    for (; next < all; next += Team::warps()) {
+      const int row0 = next % of_head * kShape.rows;
+      warp_merge_rows<V, kType, kShape>(args, plan, unit, next / of_head, row0, unit.row_count - row0, dims);
+    }
+    return next - all;
   }
 };
 
@@ -80,10 +93,18 @@ __device__ __forceinline__ void team_arrive(const AttendArgs& args, const PlanVi
     Team::sync();
     if constexpr (kArrivingLanes == 32) Team::sync();  // racecheck takes `complete` for unordered behind one barrier of some of a CTA's warps
     const uint32_t all = *complete;
-    if (all == 0) continue;
-    MergeUnit mine{};
-    if (all >> lane & 1u) mine = known ? first->unit : plan.units[*touched];
-    Merge::template units<V, kType, Team>(args, plan, all, mine, dims);
+    if constexpr (Merge::kTogether) {
+      if (all == 0) continue;
+      MergeUnit mine{};
+      if (all >> lane & 1u) mine = known ? first->unit : plan.units[*touched];
+      Merge::template units<V, kType, Team>(args, plan, all, mine, dims);
+    } else {
+      for (uint32_t left = all; left != 0; left &= left - 1) {
+        const int t = t0 + __ffs(int(left)) - 1;
+        const MergeUnit unit = first != nullptr && touches.known && t == 0 ? first->unit : plan.units[plan.touches[touches.begin + t]];
+        Merge::template unit<V, kType, Team>(args, plan, unit, dims);
+      }
+    }
   }
 }
 

@@ -128,8 +128,9 @@ struct MergeShape {
   bool in_turn = false;  // fixed_split: the left fold of chunks; a fold is much code
   int partials = 16;
   int rows = 1;
+  bool together = false;  // all warps of a team share the rows of all units that are to be merged; else those of one after the other
 };
-KVLOOM_HD constexpr MergeShape merge_shape(bool in_turn) { return {in_turn, in_turn ? 4 : 16, 1}; }
+KVLOOM_HD constexpr MergeShape merge_shape(bool in_turn) { return {in_turn, in_turn ? 4 : 16}; }
 
 /// Four dims of some rows that follow each other, d0 .. d0 + 3 (none where d0 >= dims), merged in list order; `rows`: that there are, `first`: the
 /// first of them. How the weights come about: `kSum`: all are 1. In turn: chunk by chunk. Else those of some partials by their common maximum.

@@ -112,19 +112,16 @@ __device__ __forceinline__ void warp_fold_row(const AttendArgs& args, const Plan
   if (out.lse && d == 0 && lane == 0) *out.lse = out.lse_value;
 }
 
-/// How a team merges units (MergeRows).
+/// How a team merges a unit (MergeRows); one after the other: what a lane would know of others takes registers from the loops.
 struct FoldRows {
+  static constexpr bool kTogether = false;
   template <class V, DType kType, class Team>
-  __device__ __forceinline__ static void units(const AttendArgs& args, const PlanView& plan, uint32_t units, const MergeUnit& mine, int dims) {
+  __device__ __forceinline__ static void unit(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int dims) {
     const int parts = (dims + kFoldDims - 1) / kFoldDims;
 #pragma unroll 1
-    for (; units != 0; units &= units - 1) {
-      const MergeUnit unit = unit_of_lane(mine, __ffs(int(units)) - 1);
-#pragma unroll 1
-      for (int i = Team::warp(); i < unit.row_count * unit.kv_head_count * parts; i += Team::warps()) {
-        const int r = i / parts;
-        warp_fold_row<V, kType>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims, i % parts * kFoldDims);
-      }
+    for (int i = Team::warp(); i < unit.row_count * unit.kv_head_count * parts; i += Team::warps()) {
+      const int r = i / parts;
+      warp_fold_row<V, kType>(args, plan, unit, r / unit.row_count, r % unit.row_count, dims, i % parts * kFoldDims);
     }
   }
 };

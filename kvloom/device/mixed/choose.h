@@ -19,6 +19,7 @@ KVLOOM_HD constexpr AttendConfig config_of(const sm90::UnitSpec& s) {
   c.few.two_boxes = true;
   c.few.entries_ahead = 4;  // shared memory has no room for more
   c.few.merge_rows = c.many.merge_rows = 2;
+  c.many.merge_together = true;
   return c;
 }
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
     team_attend(team, pass, next, marks);
     on_stored(next);
     if (pass.last && pass.item.partial_row >= 0) {
-      using Merge = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows}>;
+      using Merge = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows, C.merge_together}>;
       block::team_arrive<V, C.o_dtype, Merge, ComputeWarps<C>>(team.args, view_plan(team.args.plan), block::Touches::of(pass.item), C.head_dim_vo, C.ctas, &m.complete, nullptr, marks);
     }
     if (pass.last) marks.done();

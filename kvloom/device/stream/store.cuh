@@ -159,7 +159,7 @@ __device__ __forceinline__ void team_store(Warp<C, V>& warp, Pass<C>& pass, Shar
 /// have waited until now.
 template <AttendConfig C, class V>
 __device__ __forceinline__ void team_arrive_behind(const AttendArgs& args, SharedMemory<C, V>& m, Pass<C>& pass, const RingPlace<kPasses>& at, block::Marks marks) {
-  using Rows = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows}>;
+  using Rows = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows, C.beside}>;
   using Merge = typename sm80::Select<C.fixed_split, block::FoldRows, Rows>::Type;
   m.units.wait_full(at);
   block::Touches touches;
