@@ -22,7 +22,7 @@ bool store_fake_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shar
       if (!is_fp8(spec.kv_dtype) && !fixed_split) {
         cubin.compute = emulated ? KernelFacts{640, 210000, 1, 1, 16, 2 * rows} : KernelFacts{384, 210000, 1, 2, 32, rows};
         cubin.mixed = {384, 210000, 1, 1, 16, 128, 1, 128};
-        cubin.small = {384, 210000, 1, 1, 32, rows};
+        if (spec.variant.rope.mode == RopeMode::none) cubin.small = {384, 210000, 1, 1, 32, rows};
       }
     }
     for (KernelFacts* entry : {&cubin.memory, &cubin.compute, &cubin.mixed}) {
