@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import typing
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
@@ -14,15 +15,44 @@ _WORDS = {"f": "a float", "i": "an int", "b": "a bool"}
 
 
 def user_line() -> str:
-    """file:line of the innermost frame that is not the library's."""
+    """file:line of the innermost frame that is neither the library's nor that of a framework whose function was called."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _PACKAGE:
+    while frame.f_back is not None and (
+        os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _PACKAGE
+        or str(frame.f_globals.get("__name__")).partition(".")[0] in ("numpy", "torch", "cupy", "jax")
+    ):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
+_last = threading.local()  # .error: what was refused last in this thread
+
+
 def refuse(message: str) -> typing.NoReturn:
-    raise TypeError(f"{user_line()}: {message}")
+    _last.error = TypeError(f"{user_line()}: {message}")
+    raise _last.error
+
+
+_NO_INDEX = (
+    "a value of the trace can't index an array that is not a parameter: the array has to be made outside, and be a variable that the function itself "
+    "uses by name, or a kvloom.hooks.Param; nor be a range's end: it stands for every pair, whose loops would differ"
+)
+
+
+def called(f, *args):
+    """f(*args). NumPy swallows the refusal of an index and says something of its own: what was refused on that line is said instead."""
+    _last.error = None
+    try:
+        return f(*args)
+    except IndexError as error:
+        at = error.__traceback__
+        while at.tb_next is not None:
+            at = at.tb_next
+        if _last.error is not None and str(_last.error).startswith(f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}: "):
+            raise _last.error from None
+        raise
+    finally:
+        _last.error = None
 
 
 class Value:
@@ -140,10 +170,7 @@ class Value:
         )
 
     def __index__(self):
-        refuse(
-            "a value of the trace can't index an array that is not a parameter: the array has to be a variable that the function itself uses "
-            "by name, or a kvloom.hooks.Param; nor be a range's end: it stands for every pair, whose loops would differ"
-        )
+        refuse(_NO_INDEX)
 
     def __float__(self):
         refuse("a value of the trace is no number yet: functions of Python's math do not take it; kvloom.hooks has exp, tanh and others")
@@ -325,6 +352,8 @@ def clipped(x, low=None, high=None):
 
 def framework_call(name, args, kwargs):
     known = _FRAMEWORK.get(name.partition(".")[2].strip("_"))
+    if known is None and name.endswith("item__"):  # torch's, of a tensor that is indexed or written
+        refuse(_NO_INDEX)
     if known is None:
         refuse(f"{name} has no counterpart in a variant; there are: {', '.join(sorted(_FRAMEWORK))}, and Python's operators")
     try:

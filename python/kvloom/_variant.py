@@ -8,7 +8,7 @@ import types
 
 from . import _core
 from ._spec import Variant
-from ._trace import Value, as_value, floating, truth
+from ._trace import Value, as_value, called, floating, truth
 from ._trace_cpp import Writer
 from .hooks import Param
 
@@ -120,9 +120,9 @@ def _call(f, what: str, leading: tuple):
         count = len(leading) + 4
     c = Coord()
     if count == len(leading) + 4:
-        return _returned(f, what, f(*leading, c.request, c.q_head, c.q_pos, c.kv_pos))
+        return _returned(f, what, called(f, *leading, c.request, c.q_head, c.q_pos, c.kv_pos))
     if count == len(leading) + 1:
-        return _returned(f, what, f(*leading, c))
+        return _returned(f, what, called(f, *leading, c))
     score = "score, " if leading else ""
     raise TypeError(f"`{what}`: expected a function of ({score}b, h, q_idx, kv_idx) or of ({score}c), got one of {count} arguments")
 

@@ -17,6 +17,14 @@ void refuse_unknown(const nb::kwargs& unknown, const char* function) {
   nb::module_::import_("kvloom._errors").attr("refuse_unknown")(function, name);
 }
 
+/// The last signature of a method, which takes what the first one does not: arguments that are missing, too many, or given twice. Under the same text,
+/// so that help() prints it once.
+auto refuse_others(const char* function) {
+  return [function](Engine&, const nb::args& given, const nb::kwargs& named) {
+    nb::module_::import_("kvloom._errors").attr("refuse_call")(function, given, named);
+  };
+}
+
 Plan& plan_of(nb::handle plan) {
   Plan* p = nullptr;
   if (!nb::try_cast<Plan*>(plan, p) || p == nullptr) raise_type_error("`plan`: expected a kvloom.Plan, got " + class_name(plan));
@@ -125,6 +133,13 @@ void bind_engine(nb::module_& m) {
           arg("layout").none() = "NHD", arg("alibi_slopes").none() = none, arg("sink").none() = none, arg("mask").none() = none,
           arg("mask_indptr").none() = none, arg("q_scale").none() = none, arg("k_scale").none() = none, arg("v_scale").none() = none,
           arg("bare_state").none() = false, arg("params").none() = none, arg("stream").none() = none, arg("unknown"), docs::kRun)
+      .def("plan", refuse_others("plan"), docs::kPlanStep)
+      .def("replan", refuse_others("replan"), docs::kReplan)
+      .def("plan_on_device", refuse_others("plan_on_device"), docs::kPlanOnDevice)
+      .def("replan_on_device", refuse_others("replan_on_device"), docs::kReplanOnDevice)
+      .def("check", refuse_others("check"), docs::kCheck)
+      .def("plan_sparse", refuse_others("plan_sparse"), docs::kPlanSparse)
+      .def("run", refuse_others("run"), docs::kRun)
       .def("explain", &Engine::explain, "What was considered for this engine and why: kernels, tiles, FLOP a byte, the roof that binds.")
       .def_prop_ro("kernel_key", &Engine::kernel_key, "The key of the kernel that runs it: \"attend.cpu-avx2.bf16.d128.paged.causal\".")
       .def_prop_ro("backend", &Engine::backend, "\"cpu\" or \"cuda\".")

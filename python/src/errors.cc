@@ -12,6 +12,14 @@ namespace {
 constexpr const char* kClasses[] = {nullptr,   nullptr,         "CapacityError", "UnsupportedError", "DeviceMemoryError",
                                     "IoError", "MismatchError", "InternalError"};
 
+/// C's name of a block table's width as Python's.
+std::string in_python(std::string message) {
+  for (const std::string name : {"batch.table_stride", "table_stride"}) {
+    for (size_t at; (at = message.find(name)) != std::string::npos;) message.replace(at, name.size(), "block_table.shape[1]");
+  }
+  return message;
+}
+
 }  // namespace
 
 void raise_value_error(const std::string& message) { raise(PyExc_ValueError, message); }
@@ -19,7 +27,7 @@ void raise_type_error(const std::string& message) { raise(PyExc_TypeError, messa
 
 void check(kvloom_status status) {
   if (status == KVLOOM_OK) return;
-  const std::string message = kvloom_last_error();
+  const std::string message = in_python(kvloom_last_error());
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
   if (status == KVLOOM_INVALID_ARGUMENT) raise_value_error(message);
   raise_refusal(status, message);

@@ -255,6 +255,38 @@ def test_keywords_that_are_none(engine, plan, good):
         kvloom.attention(np.zeros((2, 2, 32), f32), np.zeros((2, 2, 32), f32), np.zeros((2, 2, 32), f32), matrix=3)
 
 
+@pytest.mark.parametrize(
+    "call, text",
+    [
+        (lambda e, p, g: e.run(), "`plan`, `q`, `k`, `v`: run got nothing for them; expected run(plan, q, k, v, ..)"),
+        (lambda e, p, g: e.run(p, g["q"], v=g["v"]), "`k`: run got nothing for it; expected run(plan, q, k, v, ..)"),
+        (lambda e, p, g: e.run(p, **g, plan=p), "`plan`: run got it twice, by place and by name"),
+        (lambda e, p, g: e.run(p, g["q"], g["k"], g["v"], g["q"]), "run: expected at most 4 arguments by place (plan, q, k, v), the rest by name: out, lse, "),
+        (lambda e, p, g: e.run(outt=g["q"]), "`outt`: run has no such argument; did you mean `out`? "),
+        (lambda e, p, g: e.plan(qo_indptr=[0]), "`kv_len`: plan got nothing for it; expected plan(kv_len, ..)"),
+        (lambda e, p, g: e.replan(p), "`kv_len`: replan got nothing for it; expected replan(plan, kv_len, ..)"),
+        (lambda e, p, g: e.plan_on_device(), "`kv_len`: plan_on_device got nothing for it; "),
+        (lambda e, p, g: e.replan_on_device(), "`plan`, `kv_len`: replan_on_device got nothing for them; "),
+        (lambda e, p, g: e.check(), "`plan`: check got nothing for it; "),
+        (lambda e, p, g: e.plan_sparse(1, 2), "plan_sparse: expected at most 1 arguments by place (matrix); got 2"),
+    ],
+)
+def test_arguments_that_are_missing_or_too_many(engine, plan, good, call, text):
+    with pytest.raises(TypeError) as caught:
+        call(engine, plan, good)
+    assert str(caught.value).startswith(text)
+
+
+def test_help_says_it_once():
+    for method in ("plan", "replan", "plan_on_device", "replan_on_device", "check", "plan_sparse", "run"):
+        assert "Overloaded" not in getattr(kvloom.Engine, method).__doc__
+
+
+def test_a_block_table_that_is_too_narrow(engine):
+    with pytest.raises(ValueError, match=r"plan: kv_len: request 1: got 60 tokens, which take 15 pages of 4, wanted at most block_table.shape\[1\] = 2"):
+        engine.plan([5, 60], block_table=np.array([[0, 1], [2, 0]]))
+
+
 def test_no_gpu_is_a_refusal():
     if kvloom.Engine(kvloom.Spec(num_qo_heads=1, head_dim=64), max_requests=1, max_query_tokens=1).backend == "cuda":
         pytest.skip("this machine has a GPU")

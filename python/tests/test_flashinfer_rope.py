@@ -96,6 +96,12 @@ def test_table(rng, fw, is_neox, rotary, dtype):
 
 def test_bad_input(rng, fw):
     q, k = rows(rng, fw, 8, heads=3), rows(rng, fw, 8, heads=1)
+    for indptr in ([0, 2, 99], [0, 3, 2], [-1, 2, 3]):
+        for given in (indptr, fw.tensor(indptr, "int32")):
+            with pytest.raises(ValueError, match=r"`indptr`: expected 0 .. 4 \(the tokens of q\), none below the one before, got \["):
+                flashinfer.apply_rope(q[:4], q[:4], given, [0, 0])
+    with pytest.raises(ValueError, match="`indptr`: expected one entry more than requests, got none"):
+        flashinfer.apply_rope(q[:4], q[:4], [], [])
     with pytest.raises(ValueError, match="`offsets`: expected 3 entries, one a request of `indptr`, got 2"):
         flashinfer.apply_rope(q, k, fw.tensor(INDPTR, "int32"), fw.tensor([1, 2], "int32"))
     with pytest.raises(ValueError, match=r"`k`: expected \[8, heads, head_dim\], got \[7"):

@@ -133,6 +133,17 @@ def test_bad_input(rng, fw, workspace):
         variable.plan(np.ones((2, 4, 3), bool), np.full((2, 3), 2), np.full((2, 4), 2), *heads)
     with pytest.raises(ValueError, match=r"`block_row_sz`: expected 2 dimensions, the first one 2 \(num_kv_heads\)"):
         variable.plan(*(fw.tensor(np.ones((1, 1)), "int32") for _ in "abc"), *heads)
+    there, sizes = np.ones((2, 2, 2), bool), np.full((2, 2), 2)
+    for rows_, columns, text in (
+        (sizes - 3, sizes, r"plan: block_row_sz\[0\]: got -1, wanted at least 0"),
+        (sizes, sizes - 3, r"plan: block_col_sz\[0\]: got -1, wanted at least 0"),
+        (sizes.astype("f4"), sizes, "`block_row_sz`: expected int32 or int64"),
+        (sizes, sizes + np.array([[0], [1]]), "plan: block_col_sz: KV head 1: got a sum of 6, wanted 4 as head 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=text):
+            variable.plan(there, rows_, columns, *heads)
+    with pytest.raises(ValueError, match="`block_mask_map`: expected a contiguous bool or uint8 array on cpu"):
+        variable.plan(there.astype("f4"), sizes, sizes, *heads)
     variable.plan(fw.tensor(np.ones((2, 1, 1)), "bool"), *(fw.tensor(np.full((2, 1), 4), "int32") for _ in "ab"), *heads, q_data_type="float32")
     q, k = fw.empty((HEADS, 4, DIM)), fw.empty((KV_HEADS, 5, DIM))
     with pytest.raises(ValueError, match="`k`: expected 4 keys, the sum of block_col_sz, got 5"):

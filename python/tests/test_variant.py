@@ -174,6 +174,10 @@ def test_numpy_functions_are_taken():
         (lambda s, c: max(s, 0.5), "has no truth of its own"),
         (lambda s, c: __import__("math").exp(s), "is no number yet"),
         (lambda s, c: [1, 2, 3][c.kv_pos], "can't index an array that is not a parameter"),
+        (lambda s, c: s + np.arange(4.0)[c.kv_pos], "can't index an array that is not a parameter"),
+        (lambda s, c: s + np.zeros((4, 4))[c.q_pos, np.minimum(c.kv_pos, 3)], "the array has to be made outside"),
+        (lambda s, c: np.zeros(4).__setitem__(c.kv_pos, s), "can't index an array that is not a parameter"),
+        (lambda s, c: s + np.take(np.arange(4.0), c.kv_pos), "is no number yet"),
         (lambda s, c: sum(s for _ in range(c.kv_pos)), "nor be a range's end"),
         (lambda s, c: None, "`score_mod`: expected it to return the logit, one value, got NoneType (no return?)"),
         (lambda s, c: (s, 1), "`score_mod`: expected it to return the logit, one value, got tuple"),
@@ -191,6 +195,20 @@ def test_faults_name_the_line(function, text):
     with pytest.raises(TypeError) as error:
         kvloom.variant(function)
     assert f"{__file__}:{function.__code__.co_firstlineno}: " in str(error.value) and text in str(error.value)
+
+
+def test_index_errors_of_the_function_itself():
+    """What the library refused before, and the function caught, is not what is wrong here."""
+
+    def function(s, c):
+        try:
+            s = s + [1.0][c.kv_pos]
+        except TypeError:
+            pass
+        return s + np.ones(2)[5]
+
+    with pytest.raises(IndexError, match="index 5 is out of bounds"):
+        kvloom.variant(function)
 
 
 def test_faults_of_the_call():

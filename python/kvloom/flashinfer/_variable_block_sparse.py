@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 from .._frameworks import empty
 from .._sparse import BlockSparse
@@ -49,7 +50,7 @@ class VariableBlockSparseAttentionWrapper(Wrapper):
         blocks = [num_kv_heads, sizes[0].shape[1], sizes[1].shape[1]]
         if list(sizes[2].shape) != blocks:
             raise ValueError(f"`block_mask_map`: expected {blocks}, a row and a column for each of block_row_sz and block_col_sz, got {list(sizes[2].shape)}")
-        matrix = BlockSparse.variable(*sizes)
+        matrix = _matrix(*sizes)
         self._set_heads(num_qo_heads, num_kv_heads, head_dim, None, q_data_type, kv_data_type, None, matrix.page_size)
         self._set_attention(
             causal=causal,
@@ -112,6 +113,17 @@ class VariableBlockSparseAttentionWrapper(Wrapper):
         return self.run(q, k, v)
 
     run_return_lse = functools.partialmethod(run, return_lse=True)
+
+
+def _matrix(row_sizes, column_sizes, there) -> BlockSparse:
+    """The pattern; what it refuses under the names of plan's arguments."""
+    try:
+        return BlockSparse.variable(row_sizes, column_sizes, there)
+    except (TypeError, ValueError) as error:
+        text = str(error).replace("variable_bsr_batch: ", "plan: ")
+        for name, ours in (("block_rows", "block_row_sz"), ("block_cols", "block_col_sz"), ("map", "block_mask_map")):
+            text = re.sub(rf"\b{name}\b", ours, text)
+        raise type(error)(text) from None
 
 
 def _int_array(ids: memoryview, like):

@@ -12,7 +12,14 @@ from ._rope_quantize import mla_rope_quantize_fp8, rope_quantize_fp8, rope_quant
 
 def _positions(indptr, offsets, tokens: int, like):
     """int32 [tokens], where `like` is: offsets[r] + i for token i of request r; 0 behind indptr[-1]."""
-    begins, offsets = placed(indices(indptr, "indptr"), like), placed(indices(offsets, "offsets"), like)
+    begins, offsets = indices(indptr, "indptr"), placed(indices(offsets, "offsets"), like)
+    if len(begins) == 0:
+        raise ValueError("`indptr`: expected one entry more than requests, got none")
+    if not on_gpu(begins):
+        counts = host(begins)
+        if counts[0] < 0 or (counts[1:] < counts[:-1]).any() or counts[-1] > tokens:
+            raise ValueError(f"`indptr`: expected 0 .. {tokens} (the tokens of q), none below the one before, got {counts.tolist()[:8]}{' ..' if len(counts) > 8 else ''}")
+    begins = placed(begins, like)
     if len(offsets) != len(begins) - 1:
         raise ValueError(f"`offsets`: expected {len(begins) - 1} entries, one a request of `indptr`, got {len(offsets)}")
     xp = module_of(like)
@@ -64,7 +71,8 @@ def apply_rope_inplace(q, k, indptr, offsets, rotary_dim=None, interleave=False,
     """Turns q and k in place.
 
     q [tokens, num_qo_heads, head_dim], k [tokens, num_kv_heads, head_dim], fp32, fp16 or bf16
-    indptr [requests + 1], offsets [requests], int32: token i of request r stands at offsets[r] + i
+    indptr [requests + 1], offsets [requests], int32: token i of request r stands at offsets[r] + i; tokens behind indptr[-1] at 0. An indptr on the
+                host that reaches beyond the tokens is refused; one on a GPU is not read by the host, and what of it lies beyond them is nobody's
     rotary_dim  dims that turn, the first ones; None: all. interleave: pairs (2i, 2i + 1), else (i, i + rotary_dim / 2)
     angle = pos * rope_theta^(-2 i / rotary_dim) / rope_scale
     """
