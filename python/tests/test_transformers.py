@@ -267,6 +267,14 @@ def test_refusals_say_what_to_do():
         model(ids)
 
 
+def test_models_whose_attention_can_not_be_set():
+    config = transformers.FalconConfig(vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    model = transformers.FalconForCausalLM(config)
+    with pytest.raises(kvloom.UnsupportedError, match="FalconForCausalLM: expected a model whose attention can be set, got one of transformers 5"):
+        kt.use_paged(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
 def test_another_name():
     kt.register("mine")
     model, lists = small_models.make("llama"), prompts(9, 4)

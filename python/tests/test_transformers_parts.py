@@ -1,11 +1,14 @@
 """The parts of kvloom.transformers one by one: masks, keys in place, what a step is known by."""
 
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install torch transformers")
 pytest.importorskip("transformers", reason="transformers is not installed: pip install torch transformers")
 
 from transformers import masking_utils  # noqa: E402
+from transformers.generation.continuous_batching import PagedAttentionCache  # noqa: E402
 
 import kvloom  # noqa: E402
 import kvloom.transformers as kt  # noqa: E402
@@ -170,6 +173,46 @@ def test_paged_caches_that_are_none():
     module.generate_batch = None
     with pytest.raises(ValueError, match="`name`: expected one that kvloom.transformers.register was given, got 'other'"):
         kt.use_paged(module, "other")
+
+
+class Layers(torch.nn.Module):
+    """A model of two layers, each of which gives its keys to the paged cache and, if it `asks`, calls the attention function."""
+
+    config = types.SimpleNamespace(_attn_implementation="kvloom_paged_flash")
+    layer_idx = 7
+
+    def __init__(self, asks):
+        super().__init__()
+        self.asks = asks
+        self.register_forward_pre_hook(_generate_batch._hand_over, with_kwargs=True)
+        self.register_forward_hook(_generate_batch._look_back, with_kwargs=True)
+
+    def forward(self, cache, **step):
+        for asks in self.asks:
+            step = dict(step)
+            q = torch.ones(1, 2, 1, 16)
+            cache.update(key_states=q, value_states=q, layer_idx=7, kwargs=step)
+            if asks:
+                kt.paged_attention_forward(self, q, q, q, None, scaling=0.25, **step)
+        return cache
+
+
+def test_keys_that_go_past_our_attention_are_refused():
+    """The step's cache is handed over as one that copies nothing: then a layer that attends by itself would see the new keys alone."""
+    given = PagedAttentionCache.__new__(PagedAttentionCache)
+    given.layer_to_allocator = {7: Allocator()}
+    ends = torch.tensor([0, 1], dtype=torch.int32)
+    step = {"cu_seq_lens_q": ends, "cu_seq_lens_k": {"full_attention": ends}, "read_index": [ends[:0].long()], "write_index": [torch.tensor([26])]}
+    with torch.no_grad():
+        handed = Layers([True, True])(cache=given, **step)
+        assert isinstance(handed, PagedAttentionCache) and handed is not given and handed.layer_to_allocator is given.layer_to_allocator
+        assert given.layer_to_allocator[7].cache_tensor.view(-1, 2, 16)[[8 + 26, 12 + 26]].eq(1).all()
+        for asks in ([False], [True, False]):
+            with pytest.raises(kvloom.UnsupportedError, match=f"Layers: expected attention of every layer .* got {sum(asks)} of {len(asks)} that gave"):
+                Layers(asks)(cache=given, **step)
+        other = Layers([])
+        other.config = types.SimpleNamespace(_attn_implementation="sdpa")
+        assert other(cache=given, **step) is given
 
 
 def test_what_is_remembered_is_forgotten_when_written():

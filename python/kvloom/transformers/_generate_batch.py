@@ -38,18 +38,25 @@ def use_paged(model: torch.nn.Module, name: str = "kvloom") -> None:
     chosen = f"paged|{name}" if PAGED_NAMES else flash_name(name)
     if chosen not in transformers.AttentionInterface():
         raise ValueError(f"`name`: expected one that kvloom.transformers.register was given, got {name!r}")
+    config, text = model.config, model.config.get_text_config()
+    # Towers of other kinds stay as they are: they have no paged cache.
+    halves = ["", *(key for key in config.sub_configs if getattr(config, key, None) is text)]
+    asked = chosen if PAGED_NAMES else name
+    model.set_attn_implementation({half: asked for half in halves})  # transformers looks whether the model can do it
+    if text._attn_implementation != asked:
+        raise kvloom.UnsupportedError(
+            f"{type(model).__name__}: expected a model whose attention can be set, got one of transformers {transformers.__version__} that does not use "
+            f"AttentionInterface; {REMEDY}"
+        )
     if PAGED_NAMES:
-        model.set_attn_implementation(chosen)
         return
-    config = model.config
-    text = config.get_text_config()
-    # Towers of other kinds stay as they are: they have no cache.
-    config._attn_implementation = {"": chosen} | {key: chosen for key in config.sub_configs if getattr(config, key, None) is text}
+    config._attn_implementation = {half: chosen for half in halves}
     if (config._attn_implementation, text._attn_implementation) != (chosen, chosen):
         raise kvloom.UnsupportedError(f"use_paged: transformers {transformers.__version__} takes no attn_implementation through a model's config; {REMEDY}")
     if model not in _hooked:
         _hooked.add(model)
         model.register_forward_pre_hook(_hand_over, with_kwargs=True)
+        model.register_forward_hook(_look_back, with_kwargs=True)
 
 
 _hooked: weakref.WeakSet = weakref.WeakSet()
@@ -64,11 +71,22 @@ def _hand_over(model, args, kwargs):
     return None
 
 
+def _look_back(model, args, kwargs, output):
+    """After it: whether all keys that were given to the cache came to our attention, which alone writes them."""
+    cache = kwargs.get("cache")
+    if isinstance(cache, InPlace) and (cache.given != cache.taken or cache.taken == 0):
+        raise kvloom.UnsupportedError(
+            f"{type(model).__name__}: expected attention of every layer through AttentionInterface, got {cache.taken} of {cache.given} that gave keys to "
+            f"the paged cache; {REMEDY}"
+        )
+
+
 class InPlace(PagedAttentionCache):
     """A paged cache whose update moves nothing: it tells the attention function, by what a layer hands through to it, which cache it is."""
 
     def __init__(self, cache):
         self.kvloom_cache = cache  # all else is asked of it
+        self.given = self.taken = 0
 
     def __getattr__(self, name):
         if name == "kvloom_cache":
@@ -76,7 +94,8 @@ class InPlace(PagedAttentionCache):
         return getattr(self.kvloom_cache, name)
 
     def update(self, key_states, value_states, layer_idx, kwargs):
-        kwargs["kvloom_update"] = Update(self.kvloom_cache, layer_idx, key_states, value_states)
+        self.given += 1
+        kwargs["kvloom_update"] = Update(self, layer_idx, key_states, value_states)
         return key_states, value_states
 
 
@@ -91,11 +110,16 @@ class Update:
 
 def cache_of(module, key, value, cache, update) -> tuple:
     """(paged cache, layer) of a call of the attention function; (None, 0) where it has none."""
+    layer = getattr(module, "layer_idx", 0)
     if update is not None:
+        cache, layer = update.cache, update.layer
         if key is not update.key or value is not update.value:
             raise kvloom.UnsupportedError(
-                f"layer {update.layer}: expected the keys and values that it gave its cache, got others (a latent cache?); "
-                'run generate_batch with "sdpa"'
+                f"layer {layer}: expected the keys and values that it gave its cache, got others (a latent cache?); run generate_batch with \"sdpa\""
             )
-        return update.cache, update.layer
-    return getattr(cache, "kvloom_cache", cache), getattr(module, "layer_idx", 0)
+    if not isinstance(cache, InPlace):
+        return cache, layer
+    cache.taken += 1
+    if update is None:  # a release whose attention functions call update
+        cache.given += 1
+    return cache.kvloom_cache, layer

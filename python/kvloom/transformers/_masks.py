@@ -41,6 +41,10 @@ class StepMask:
     def ndim(self) -> int:
         return 4
 
+    def contiguous(self) -> StepMask:
+        """Itself: generate asks masks for this before it compiles a model (5.18 to 5.23, whatever the mask is)."""
+        return self
+
     def lengths(self, row: int) -> dict:
         """Arguments of Engine.plan, where row r of K and V begins at token r * row."""
         begin = self.begin or [0] * self.batch
