@@ -12,6 +12,8 @@ namespace kvloom::plan {
 inline constexpr int32_t kMaxPlannedCtas = 512;
 /// Bytes of shared memory for its tables of groups and tiles; where a step may have more, they lie in device memory.
 inline constexpr int32_t kPlanTableBytes = 56 * 1024;
+/// Most lists of a step whose groups and tiles are made in one pass.
+inline constexpr int32_t kMaxOneTile = 1 << 15;
 
 /// A group of the step, as the tiles of it are made from.
 struct PlannedGroup {
@@ -87,6 +89,8 @@ struct DeviceArgs {
   TileShape shape[2];  // of the classes
   HeadRuns runs[2] = {};
   FastDivide unit_runs;  // of class 0: where both classes have as many, a unit's number over it is the tile's
+  FastDivide shares;     // by the number of CTAs
+  bool one_tile = false;  // requests are a tile of class 0 each, as of decode steps
   int64_t snap[2] = {0, 0};
   int64_t keep_whole_margin = 0;
   int32_t saturating_ctas = 0;

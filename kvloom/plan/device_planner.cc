@@ -97,7 +97,9 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
   a.unit_runs = FastDivide(uint32_t(a.runs[0].runs));
   a.header = header_of(config, layout);
   for (int uses = 0; uses < 4; ++uses) a.graph_keys[uses] = graph_key(spec, a.header, uses & 1, uses & 2);
+  a.shares = FastDivide(uint32_t(config.num_ctas));
   a.max_tiles = int32_t(max_tiles(a, longest(spec, config, step), step) * a.request_lists);
+  a.one_tile = !may_use_compute(spec, config, step) && a.shape[0].tiles(step.max_q_len) <= 1 && int64_t(step.num_requests) * a.request_lists < kMaxOneTile;
   return a;
 }
 

@@ -94,7 +94,8 @@ inline void Stream::cut(const Place& previous, int64_t target, int64_t share, Pl
   RunCost last{};
   if (narrow) last = {unit_cost(t, last_run), fixed_cost(t, last_run), int64_t(t.token_cost) * t.last_heads};
   const TileOnLine line = {start_, full, last, narrow, last_run, t.kv_begin, t.kv_end, t.kernel_class, t.pinned};
-  TileCut c = cut_tile(rules_, line, target, cut_limit(rules_, previous.position, previous.inside, share));
+  CutLimit limit{cut_limit(rules_, previous.position, previous.inside, share)};
+  TileCut c = cut_tile(rules_, line, target, limit);
   if (c.inside && fixed_split_ && !pay_partials(t, c.run, c.kv)) c = {c.run, t.kv_begin, false, start_ + c.run * full.unit};
   to = c.run > last_run ? start_of(next_tile(index_ + 1), c.position) : Place{index_, c.run, c.kv, c.inside, c.position};
   if (comes_before(to, previous)) to = previous;

@@ -29,6 +29,21 @@ struct SerialBlock {
     for (int32_t i = 0; i < n; ++i) read(i, states[size_t(i)]);
     for (int32_t i = 0; i < n; ++i) write(i, states[size_t(i)]);
   }
+  template <class State, class F>
+  int32_t settle(int32_t n, F&& step) {
+    std::vector<State> states(static_cast<size_t>(n));
+    int32_t round = 0;
+    for (bool moved = true; moved; ++round) {
+      moved = round == 0;
+      for (int32_t i = 0; i < n; ++i) moved |= step(i, states[size_t(i)], round);
+    }
+    return round;
+  }
+  template <class State, int kCount, class Load, class Store>
+  device_plan::Sum scan_most(int32_t n, uint64_t (&)[kCount], Load&& load, Store&& store) {
+    return scan<State>(n, load, store);
+  }
+  int32_t threads_out() const { return 64; }
   template <class State, class Load, class Store>
   device_plan::Sum scan(int32_t n, Load&& load, Store&& store) {
     device_plan::Sum sum;

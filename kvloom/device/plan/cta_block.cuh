@@ -32,7 +32,9 @@ __device__ __noinline__ SumsOfCta cta_sums(Sum* told, Sum own) {
   const Sum up_to = warp_sums<32>(own, lane);
   if (lane == 31) told[warp] = up_to;
   __syncthreads();
-  const Sum of_warp = told[lane & (kWarps - 1)], sums = warp_sums<kWarps>(of_warp, lane);  // each warp by itself, what saves a second barrier
+  Sum of_warp;
+  if ((lane & (kWarps - 1)) < int(blockDim.x) / 32) of_warp = told[lane & (kWarps - 1)];
+  const Sum sums = warp_sums<kWarps>(of_warp, lane);  // each warp by itself, what saves a second barrier
   return {lane_of(sums - of_warp, warp) + up_to - own, lane_of(sums, kWarps - 1)};
 }
 
@@ -77,19 +79,20 @@ class CtaBlock {
   template <class F>
   __device__ __forceinline__ void each(int32_t n, F&& f) {
 #pragma unroll 1
-    for (int32_t i = thread_; i < n; i += kThreads) f(i);
+    for (int32_t i = thread_; i < n; i += int32_t(blockDim.x)) f(i);
     __syncthreads();
   }
   template <class F>
   __device__ __forceinline__ void each_out(int32_t n, F&& f) {
 #pragma unroll 1
-    for (int32_t i = int32_t(blockIdx.x) * kThreads + thread_; i < n; i += int32_t(gridDim.x) * kThreads) f(i);
+    for (int32_t i = int32_t(blockIdx.x * blockDim.x) + thread_; i < n; i += threads_out()) f(i);
   }
+  __device__ __forceinline__ int32_t threads_out() const { return int32_t(gridDim.x * blockDim.x); }
   template <class F>
   __device__ __forceinline__ void once(F&& f) {
-    if (blockIdx.x + 1 == gridDim.x && thread_ == kThreads - 1) f();
+    if (blockIdx.x + 1 == gridDim.x && thread_ == int(blockDim.x) - 1) f();
   }
-  __device__ __forceinline__ bool writes(int32_t i) const { return uint32_t(i) / 32 % gridDim.x == blockIdx.x; }
+  __device__ __forceinline__ bool writes(int32_t i) const { return ((uint32_t(i) / 32) & (gridDim.x - 1)) == blockIdx.x; }
   template <class State, class Read, class Write>
   __device__ __forceinline__ void two_steps(int32_t n, Read&& read, Write&& write) {
     State state;
@@ -98,34 +101,55 @@ class CtaBlock {
     if (thread_ < n) write(thread_, state);
     __syncthreads();
   }
+  template <class State, class F>
+  __device__ __forceinline__ int32_t settle(int32_t n, F&& step) {
+    State state;
+    int32_t round = 0;
+    bool moved = true;
+#pragma unroll 1
+    for (; moved; ++round) {
+      const bool mine = thread_ < n && step(thread_, state, round);
+      moved = __syncthreads_or(mine || round == 0) != 0;
+    }
+    return round;
+  }
   template <class State, class Load, class Store>
   __device__ __forceinline__ Sum scan(int32_t n, Load&& load, Store&& store) {
+    uint64_t none[0 + 1] = {};
+    return scan_most<State, 0>(n, none, load, store);
+  }
+  /// What is largest is told with the last sums, behind the same barrier.
+  template <class State, int kCount, class Load, class Store>
+  __device__ __forceinline__ Sum scan_most(int32_t n, uint64_t* mine, Load&& load, Store&& store) {
     Sum before;
+    int32_t first = 0;
 #pragma unroll 1
-    for (int32_t first = 0; first < n; first += kThreads) {
+    do {
       const int32_t i = first + thread_;
       State state;
       Sum own;
       if (i < n) own = load(i, state);
-      const SumsOfCta sums = cta_sums(m_.sums[turn_ ^= 1], own);
+      first += int32_t(blockDim.x);
+      turn_ ^= 1;
+      if (first >= n) tell_most<kCount>(mine);
+      const SumsOfCta sums = cta_sums(m_.sums[turn_], own);
       if (i < n) store(i, state, before + sums.before);
       before = before + sums.all;
-    }
+    } while (first < n);
+    hear_most<kCount>(mine);
     __syncthreads();
     return before;
   }
+  template <class State, int kCount, class Load, class Store>
+  __device__ __forceinline__ Sum scan_most(int32_t n, uint64_t (&mine)[kCount], Load&& load, Store&& store) {
+    return scan_most<State, kCount>(n, &mine[0], load, store);
+  }
   template <int kCount>
   __device__ __forceinline__ void most(uint64_t (&mine)[kCount]) {
-    static_assert(kCount <= kMaxMost);
     turn_ ^= 1;
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) {
-      const uint64_t of_warp = warp_most(mine[k]);
-      if (lane_ == 0) m_.most[turn_][k][warp_] = of_warp;
-    }
+    tell_most<kCount>(mine);
     __syncthreads();
-#pragma unroll
-    for (int k = 0; k < kCount; ++k) mine[k] = warp_most(m_.most[turn_][k][lane_ & (kWarps - 1)]);
+    hear_most<kCount>(mine);
   }
   __device__ __forceinline__ bool any(bool mine) { return __syncthreads_or(mine) != 0; }
   /// A bitonic network over the next power of two, filled up with what comes last: steps of up to 32 places in a warp's registers, others in shared
@@ -163,11 +187,26 @@ class CtaBlock {
   }
 
  private:
+  template <int kCount>
+  __device__ __forceinline__ void tell_most(const uint64_t* mine) {
+    static_assert(kCount <= kMaxMost);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) {
+      const uint64_t of_warp = warp_most(mine[k]);
+      if (lane_ == 0) m_.most[turn_][k][warp_] = of_warp;
+    }
+  }
+  template <int kCount>
+  __device__ __forceinline__ void hear_most(uint64_t* mine) {
+    const int warps = int(blockDim.x) / 32;
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) mine[k] = warp_most(lane_ < warps ? m_.most[turn_][k][lane_] : 0);
+  }
   /// f(keys [64 w, 64 w + 64) in the registers of warp w), then they are written back.
   template <class F>
   __device__ __forceinline__ void each_chunk(uint64_t* keys, int32_t size, F&& f) {
 #pragma unroll 1
-    for (int32_t first = warp_ * kWarpKeys; first < size; first += kWarps * kWarpKeys) {
+    for (int32_t first = warp_ * kWarpKeys; first < size; first += int32_t(blockDim.x) * 2) {
       WarpKeys chunk{{keys[first + lane_], keys[first + 32 + lane_]}, first + lane_};
       f(chunk);
       keys[first + lane_] = chunk.key[0], keys[first + 32 + lane_] = chunk.key[1];

@@ -1,5 +1,6 @@
 // The line of units cut into equal shares (plan/cuts.h), one thread a cut. Where a cut may lie depends on the one before it, a little: all are
-// looked for at once, from a guess of their neighbours, until none moves any more. That is the answer, since the first cut is known.
+// looked for at once, from a guess of their neighbours, until none moves any more. That is the answer, since the first cut is known. Most don't move
+// at all: what a cut is made of stays in registers, with the limits for which it holds.
 #pragma once
 
 #include "kvloom/device/plan/tiles.h"
@@ -19,67 +20,80 @@ KVLOOM_HD plan::CutRules cut_rules(const Step& s, const Totals& totals) {
   return rules;
 }
 
-/// The gap before a tile, or behind the last.
-KVLOOM_HD Cut gap_before(const Step& s, const Totals& totals, int32_t tile, int64_t position) {
-  if (tile >= totals.tiles) return {position, totals.tiles, totals.units, 0, false};
-  return {position, tile, s.tiles[tile].first_unit, s.tiles[tile].kv_begin, false};
-}
-
 /// The cut for `target`, which lies in tile `tile`.
-KVLOOM_HD Cut cut_at(const Step& s, const Totals& totals, const plan::CutRules& rules, int32_t tile, int64_t target, int64_t limit) {
+KVLOOM_HD Cut cut_at(const Step& s, const plan::CutRules& rules, int32_t tile, int64_t target, plan::CutLimits& limits) {
   const plan::PlannedTile t = s.tiles[tile];
   const plan::HeadRuns& runs = s.runs(t.kernel_class);
   const plan::TileOnLine line = {t.position,    s.run_cost(t, 0), s.run_cost(t, runs.runs - 1), runs.last_heads != runs.heads, runs.runs - 1,
                                  t.kv_begin,    t.kv_end,         t.kernel_class,               false};
-  const plan::TileCut c = plan::cut_tile(rules, line, target, limit);
-  if (c.run == runs.runs) return gap_before(s, totals, tile + 1, c.position);
-  return {c.position, tile, t.first_unit + c.run, c.kv, c.inside};
+  const plan::TileCut c = plan::cut_tile(rules, line, target, limits);
+  return {c.position, c.inside ? c.kv - t.kv_begin : 0, t.first_unit + c.run};
 }
 
-/// memory.cuts.cut of all CTAs. Returns how many times they were looked for.
+/// plan::equal_shares_sum().
+KVLOOM_HD int64_t shares_sum(const Step& s, int64_t total, int32_t count) {
+  const int32_t ctas = s.num_ctas();
+  const int64_t each = total >> 31 == 0 ? int64_t(s.args.shares.divide(uint32_t(total))) : plan::short_div(total, ctas);
+  const int32_t rest = int32_t(total - each * ctas);
+  return each * count + s.args.shares.divide(uint32_t(rest * count));
+}
+
+/// A cut that is being looked for.
+struct Sought {
+  int64_t before, target;  // of the cut before it, its own
+  int32_t tile;            // of the target
+  Cut found;               // whatever the cut before it ...
+  int64_t from, to;        // ... if the limit lies in [from, to)
+  Cut now;
+
+  KVLOOM_HD void begin(const Step& s, const Totals& totals, int32_t c) {
+    before = shares_sum(s, totals.cost, c - 1);
+    target = shares_sum(s, totals.cost, c);
+    // The last of the tiles that begin there: the others cost nothing.
+    tile = last_of(totals.tiles, [&](int32_t t) { return s.tiles[t].position <= target; });
+    from = to = 0;
+  }
+  /// Behind `previous`. Returns whether it moved.
+  KVLOOM_HD bool look(const Step& s, const plan::CutRules& rules, const Cut& previous) {
+    Cut next = previous;  // without a share
+    if (target != before) {
+      plan::CutLimits limits(plan::cut_limit(rules, previous.position, previous.inside(), target - before));
+      if (limits.at < from || limits.at >= to) {
+        found = cut_at(s, rules, tile, target, limits);
+        from = limits.from, to = limits.to;
+      }
+      if (found.place() >= previous.place()) next = found;
+    }
+    const bool moved = !next.is(now) || next.position != now.position;
+    now = next;
+    return moved;
+  }
+};
+
+/// memory.cuts.cut of all CTAs. Returns how many rounds that took.
 template <class Block>
 KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const plan::CutRules rules = cut_rules(s, totals);
   const int32_t ctas = s.num_ctas();
-  // A first guess: every cut at its target, in the tile of it. Without any cost, CTA 0 has everything.
-  block.each(ctas + 1, [&](int32_t c) {
-    const int64_t target = m.target[c] = plan::equal_shares_sum(totals.cost, ctas, c);
-    m.item[c] = 0;
+  const Cut end = {totals.cost, 0, totals.units};
+  return block.template settle<Sought>(ctas, [&](int32_t c, Sought& sought, int32_t round) {
+    Cut* const to = round & 1 ? m.other : m.cut;
     if (c == 0) {
-      m.cut[c] = gap_before(s, totals, 0, 0);
-    } else if (c == ctas || totals.cost == 0) {
-      m.cut[c] = gap_before(s, totals, totals.tiles, totals.cost);
-    } else {
-      // The last of the tiles that begin there: the others cost nothing.
-      m.item[c] = last_of(totals.tiles, [&](int32_t t) { return s.tiles[t].position <= target; });
-      m.cut[c] = {target, m.item[c], -1, 0, true};
+      if (round == 0) m.cut[ctas] = end;
+      to[0] = {0, 0, 0};
+      return false;
     }
+    if (totals.cost == 0) {  // CTA 0 has everything
+      to[c] = end;
+      return false;
+    }
+    if (round == 0) sought.begin(s, totals, c);
+    const Cut guess = {sought.before, 1, -1};  // of the one before: at its target, inside some unit
+    const bool moved = sought.look(s, rules, round == 0 ? guess : (round & 1 ? m.cut : m.other)[c - 1]);
+    to[c] = sought.now;
+    return moved;
   });
-  if (totals.cost == 0) return 0;
-  int32_t times = 0;
-  for (bool moved = true; moved; ++times) {
-    bool mine = false;
-    block.template two_steps<Cut>(
-        ctas - 1,
-        [&](int32_t i, Cut& to) {
-          const int64_t before = m.target[i], target = m.target[i + 1];
-          const Cut& previous = m.cut[i];
-          if (target == before) {  // no share
-            to = previous;
-            return;
-          }
-          to = cut_at(s, totals, rules, m.item[i + 1], target, plan::cut_limit(rules, previous.position, previous.inside, target - before));
-          if (to.comes_before(previous)) to = previous;
-        },
-        [&](int32_t i, const Cut& to) {
-          Cut& now = m.cut[i + 1];
-          mine |= !now.is(to) || now.position != to.position || now.inside != to.inside;
-          now = to;
-        });
-    moved = block.any(mine);
-  }
-  return times;
 }
 
 }  // namespace kvloom::device_plan

@@ -31,13 +31,7 @@ static_assert(plan::kMaxPlannedCtas < 1 << 15);
 KVLOOM_HD bool is_first_inside(const CutMemory& m, int32_t c) {
   int32_t before = c - 1;
   while (m.cut[before].is(m.cut[c])) --before;  // cut 0 is not inside
-  return m.cut[before].unit != m.cut[c].unit || !m.cut[before].inside;
-}
-
-/// Scratch rows of a partial of the unit that a cut is inside.
-KVLOOM_HD int32_t part_rows(const Step& s, const Cut& cut) {
-  const plan::PlannedTile& t = s.tiles[cut.tile];
-  return t.row_count * s.heads_of(t, cut.unit - t.first_unit);
+  return m.cut[before].unit != m.cut[c].unit || !m.cut[before].inside();
 }
 
 /// What parts there are and where their partials go; cta_indptr.
@@ -47,14 +41,15 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   const int32_t ctas = s.num_ctas();
   uint64_t most[1] = {0};
   const auto read = [&](int32_t c, CutHere& own) -> Sum {
-    const Cut &from = m.cut[c], &to = m.cut[c + 1];
+    const Cut from = m.cut[c], to = m.cut[c + 1];
     int64_t load = to.position - from.position;
-    const bool begins = from.inside && !from.is(to);
     own = {};
-    if (from.inside) {
-      const plan::PlannedTile& t = s.tiles[from.tile];
-      if (begins) load += s.run_cost(t, from.unit - t.first_unit).fixed;
-      own = {begins, is_first_inside(m, c), part_rows(s, from)};
+    if (from.inside()) {
+      const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, from.unit)];
+      const int32_t run = from.unit - t.first_unit;
+      const bool begins = !from.is(to);
+      if (begins) load += s.run_cost(t, run).fixed;
+      own = {begins, is_first_inside(m, c), t.row_count * s.heads_of(t, run)};
     }
     most[0] = max_of(most[0], uint64_t(load));
     return own.sum(load);
@@ -62,32 +57,32 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   const auto write = [&](int32_t c, const CutHere& own, const Sum& sum) {
     const Cut& from = m.cut[c];
     const CutHere before = CutHere::of(sum);
-    m.item[c] = from.unit + before.parts + from.inside;
+    const int32_t parts = before.parts + own.parts, units = before.units + own.units * own.parts;  // and its own
+    m.item[c] = from.unit + before.parts + from.inside();
     if (block.writes(c)) s.cta_indptr()[c] = m.item[c];
     m.part[c] = {before.units + own.units - 1, before.parts + before.units + own.units, before.rows + own.rows * own.units};
-    if (own.parts == 0 || own.units == 0) return;
-    m.unit_touch[before.units] = before.parts + before.units;
-    m.unit_cut[before.units] = c;
+    if (units > before.units) {
+      m.unit_touch[before.units] = before.parts + before.units;
+      m.unit_cut[before.units] = c;
+    }
+    if (c + 1 < ctas) return;
+    m.item[ctas] = totals.units + parts;
+    if (block.writes(c)) s.cta_indptr()[ctas] = m.item[ctas];
+    m.unit_touch[units] = parts + units;
   };
-  const Sum sum = block.template scan<CutHere>(ctas, read, write);
+  const Sum sum = block.template scan_most<CutHere>(ctas, most, read, write);
   const CutHere all = CutHere::of(sum);
-  block.most(most);
-  const Counts counts = {totals.units + all.parts, all.units, all.parts + all.units, all.rows, sum.number, int64_t(most[0])};
-  block.each(1, [&](int32_t) {
-    m.item[ctas] = counts.items;
-    m.unit_touch[counts.units] = counts.touches;
-  });
-  block.once([&] { s.cta_indptr()[ctas] = counts.items; });
-  return counts;
+  return {totals.units + all.parts, all.units, all.parts + all.units, all.rows, sum.number, int64_t(most[0])};
 }
 
 /// Cuts an item to the part of its unit between `from` and `to`, the cuts before and behind the CTA's items, and says where the partial goes.
 KVLOOM_HD void make_part(Step& s, int32_t c, bool begins_inside, bool ends_inside, const Cut& from, const Cut& to, WorkItem& item) {
-  if (begins_inside) item.kv_begin = from.kv;
-  if (ends_inside) item.kv_end = to.kv;
+  const int32_t first = item.kv_begin;
+  if (begins_inside) item.kv_begin = first + from.tokens;
+  if (ends_inside) item.kv_end = first + to.tokens;
   const Part& part = s.memory.cuts.part[begins_inside ? c : c + 1];
   item.touch_begin = begins_inside ? part.touch : part.touch - 1;
-  item.partial_row = begins_inside ? part.row : part.row - part_rows(s, to);
+  item.partial_row = begins_inside ? part.row : part.row - item.row_count * item.kv_head_count;
   item.touch_count = 1;
   s.entries()[item.touch_begin] = {item.partial_row, item.row_count};
   s.touches()[item.touch_begin] = part.merge_unit;
@@ -100,23 +95,23 @@ KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t c,
   const int32_t begin = m.item[c], count = m.item[c + 1] - begin;
   if (first >= count) return;
   const Cut from = m.cut[c], to = m.cut[c + 1];
-  const int32_t last = to.inside ? to.unit : -1;
+  const int32_t last = to.inside() ? to.unit : -1;
   WorkItem* const items = s.items() + begin;
   for (int32_t k = first; k < count; k += step) {
     const int32_t unit = from.unit + k;
     const plan::PlannedTile t = s.tiles[tile_of_unit(s, totals, unit)];
     WorkItem item = s.whole_item(t, unit - t.first_unit);
-    const bool begins_inside = k == 0 && from.inside, ends_inside = unit == last;
+    const bool begins_inside = k == 0 && from.inside(), ends_inside = unit == last;
     if (begins_inside | ends_inside) make_part(s, c, begins_inside, ends_inside, from, to, item);
     block.put(&items[k], item);
   }
 }
 
 template <class Block>
-KVLOOM_HD void put_unit(Block&, const Step& s, int32_t u) {
+KVLOOM_HD void put_unit(Block&, const Step& s, const Totals& totals, int32_t u) {
   const CutMemory& m = s.memory.cuts;
   const Cut& cut = m.cut[m.unit_cut[u]];
-  const plan::PlannedTile& t = s.tiles[cut.tile];
+  const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, cut.unit)];
   const int32_t run = cut.unit - t.first_unit, parts = m.unit_touch[u + 1] - m.unit_touch[u];
   s.units()[u] = {s.groups[t.group].token_begin * s.args.group_size + t.row_begin, t.row_count, s.kv_head_of(t, run), s.heads_of(t, run),
                   m.unit_touch[u], parts, parts};
@@ -128,9 +123,10 @@ template <class Block>
 KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
   const Counts counts = count_parts(block, s, totals);
   const int32_t ctas = s.num_ctas();
-  block.each_out(counts.units, [&](int32_t u) { put_unit(block, s, u); });
-  const int32_t shift = counts.items > 8 * ctas ? 5 : 3, lanes = 1 << shift;  // threads that share a CTA's items
-  block.each_out(ctas * lanes, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & (lanes - 1), lanes); });
+  int32_t shift = 2;  // threads that share a CTA's items: as many as there are items, or threads
+  while (shift < 5 && counts.items > ctas << shift && ctas << (shift + 1) <= block.threads_out()) ++shift;
+  block.each_out(ctas << shift, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & ((1 << shift) - 1), 1 << shift); });
+  block.each_out(counts.units, [&](int32_t u) { put_unit(block, s, totals, u); });
   return counts;
 }
 

@@ -5,8 +5,11 @@
 //   once(f)                           f() by one thread of one of the CTAs, always the same; not waited for
 //   writes(i)                         whether this CTA is the one that writes element i
 //   two_steps<State>(n, read, write)  read(i, state), and when all have read, write(i, state); n <= plan::kMaxPlannedCtas
+//   settle<State>(n, step)            step(i, state, round) for rounds 0, 1, ... until one behind 0 returns false for all; n <= plan::kMaxPlannedCtas
 //   scan<State>(n, load, store)       store(i, state, Sum of load(j, state) over j < i); returns the sum of all
+//   scan_most<State>(n, mine, load, store)  the same, and then mine is as of most(); load may still change it
 //   most(mine)                        each of an array's numbers, the largest that a thread has
+//   threads_out()                     of all CTAs
 //   any(mine)                         true if it is for some thread
 //   sort(keys, n)                     ascending; the array has room up to the next power of two, 64 at least
 //   put(to, x)                        a struct of multiples of 16 bytes into the plan
@@ -42,15 +45,14 @@ struct Sum {
 };
 
 /// A place where the line of units is cut.
-struct Cut {
+struct alignas(16) Cut {
   int64_t position;
-  int32_t tile;  // number of tiles: at the end of the line
-  int32_t unit;
-  int32_t kv;
-  bool inside;  // of the unit
+  int32_t tokens;  // of the unit that lie before it: none in the gap before the unit
+  int32_t unit;    // number of units: at the end of the line
 
-  KVLOOM_HD bool is(const Cut& other) const { return unit == other.unit && kv == other.kv; }
-  KVLOOM_HD bool comes_before(const Cut& other) const { return unit != other.unit ? unit < other.unit : kv < other.kv; }
+  KVLOOM_HD bool inside() const { return tokens > 0; }
+  KVLOOM_HD int64_t place() const { return int64_t(unit) << 32 | tokens; }
+  KVLOOM_HD bool is(const Cut& other) const { return place() == other.place(); }
 };
 /// The part of a unit that begins at a cut inside it.
 struct Part {
@@ -61,9 +63,9 @@ struct Part {
 
 /// Of a line that is cut.
 struct CutMemory {
-  Cut cut[plan::kMaxPlannedCtas + 1];  // CTA c has the line from cut[c] to cut[c + 1]
-  int64_t target[plan::kMaxPlannedCtas + 1];  // of a cut
-  int32_t item[plan::kMaxPlannedCtas + 1];  // first of a CTA; while cuts are looked for, the tile of a cut's target
+  Cut cut[plan::kMaxPlannedCtas + 1];    // CTA c has the line from cut[c] to cut[c + 1]
+  Cut other[plan::kMaxPlannedCtas + 1];  // while cuts are looked for: those of every second round
+  int32_t item[plan::kMaxPlannedCtas + 1];  // first of a CTA
   Part part[plan::kMaxPlannedCtas];
   int32_t unit_touch[plan::kMaxPlannedCtas + 1];  // of a merge unit: its first
   int32_t unit_cut[plan::kMaxPlannedCtas];        // ... and the first cut inside it

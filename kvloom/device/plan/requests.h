@@ -77,6 +77,27 @@ KVLOOM_HD Request judge(const plan::DeviceArgs& a, int32_t l) {
   return r;
 }
 
+/// The group of a request in the plan.
+template <class Block>
+KVLOOM_HD void put_group(Block& block, const Step& s, const Request& r, int32_t group) {
+  RowGroup g{};
+  plan::set_flat_group(g, r.request, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, s.args.kv_position);
+  g.kv_head = r.kv_head;
+  block.put(&s.row_groups()[group], g);
+}
+
+/// Of a batch with so many tokens of K and V. `fault`: kNone - the first list that has one; 0: none has.
+KVLOOM_HD plan::PlanVerdict verdict_of(const plan::DeviceArgs& a, uint64_t fault, int64_t kv_tokens) {
+  if (fault > 0) {
+    const Request r = judge(a, int32_t(kNone - fault));
+    return {r.fault, r.request, r.kv_head, 0, r.got, r.wanted};
+  }
+  if (a.max_kv_tokens > 0 && kv_tokens > a.max_kv_tokens * a.request_lists) {
+    return {plan::PlanFault::kv_tokens, -1, -1, 0, ceil_div<int64_t>(kv_tokens, a.request_lists), a.max_kv_tokens};
+  }
+  return {plan::PlanFault::none, -1, -1, 0, 0, 0};
+}
+
 /// Groups of the requests with query tokens, in the plan and in the table. The verdict is that of the whole batch.
 template <class Block>
 KVLOOM_HD plan::PlanVerdict make_groups(Block& block, Step& s, Totals& totals) {
@@ -96,26 +117,13 @@ KVLOOM_HD plan::PlanVerdict make_groups(Block& block, Step& s, Totals& totals) {
   };
   const auto write = [&](int32_t i, const Request& r, const Sum& before) {
     if (r.q_len == 0) return;
-    if (block.writes(i)) {
-      RowGroup g{};
-      plan::set_flat_group(g, r.request, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, a.kv_position);
-      g.kv_head = r.kv_head;
-      block.put(&s.row_groups()[before.first()], g);
-    }
+    if (block.writes(i)) put_group(block, s, r, before.first());
     s.groups[before.first()] = {before.second(), int32_t(r.begin), int32_t(r.q_len), int32_t(r.kv_len), r.q_pos0, r.prefix};
   };
-  const Sum sum = block.template scan<Request>(a.num_requests * a.request_lists, read, write);
+  const Sum sum = block.template scan_most<Request>(a.num_requests * a.request_lists, fault, read, write);
   totals.groups = sum.first();
   totals.tiles = sum.second();
-  if (block.any(fault[0] > 0)) {
-    block.most(fault);
-    const Request r = judge(a, int32_t(kNone - fault[0]));
-    return {r.fault, r.request, r.kv_head, 0, r.got, r.wanted};
-  }
-  if (a.max_kv_tokens > 0 && sum.number > a.max_kv_tokens * a.request_lists) {
-    return {plan::PlanFault::kv_tokens, -1, -1, 0, ceil_div<int64_t>(sum.number, a.request_lists), a.max_kv_tokens};
-  }
-  return {plan::PlanFault::none, -1, -1, 0, 0, 0};
+  return verdict_of(a, fault[0], sum.number);
 }
 
 }  // namespace kvloom::device_plan

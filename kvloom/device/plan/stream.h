@@ -3,7 +3,7 @@
 
 #include "kvloom/device/plan/cuts.h"
 #include "kvloom/device/plan/emit.h"
-#include "kvloom/device/plan/requests.h"
+#include "kvloom/device/plan/one_tile.h"
 #include "kvloom/device/plan/whole.h"
 
 namespace kvloom::device_plan {
@@ -19,9 +19,14 @@ KVLOOM_HD int64_t bound_of_whole(const Step& s, const Totals& totals) {
 
 template <class Block>
 KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
-  const int64_t bound = bound_of_whole(s, totals);
-  const plan::WholeAttempt attempt = plan::whole_attempt(totals.units, totals.units, s.num_ctas(), totals.cost, totals.max_unit_cost,
-                                                         totals.min_unit_cost, bound, s.args.saturating_ctas > 0);
+  const bool alike = totals.max_unit_cost == totals.min_unit_cost && s.args.saturating_ctas > 0;
+  int64_t bound = 0;
+  plan::WholeAttempt attempt = plan::WholeAttempt::none;
+  if (alike || totals.units <= plan::kWholeUnitsPerCta * s.num_ctas()) {  // else nothing but the cost has to be known
+    bound = bound_of_whole(s, totals);
+    attempt = plan::whole_attempt(totals.units, totals.units, s.num_ctas(), totals.cost, totals.max_unit_cost, totals.min_unit_cost, bound,
+                                  s.args.saturating_ctas > 0);
+  }
   if (attempt == plan::WholeAttempt::in_turn) return emit_in_turn(block, s, totals);
   Counts counts;
   if (attempt == plan::WholeAttempt::longest_first && emit_longest_first(block, s, totals, bound, counts)) return counts;
@@ -66,7 +71,7 @@ KVLOOM_HD void put_counts(Block& block, Step& s, const Totals& totals, const Cou
 /// Kernels find the plan where the planner left it, in the L2 cache.
 template <class Block>
 KVLOOM_HD void put_starts(Block& block, Step& s) {
-  if (s.args.starts != nullptr) block.each(s.num_ctas(), [&](int32_t c) { s.args.starts[c].items = -1; });
+  if (s.args.starts != nullptr) block.each_out(s.num_ctas(), [&](int32_t c) { s.args.starts[c].items = -1; });
 }
 
 /// `tables`: of plan::plan_table_bytes(args).
@@ -76,9 +81,9 @@ KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& mem
   put_starts(block, s);
   Totals totals;
   block.once([&] { *s.header() = args.header; });
-  plan::PlanVerdict verdict = make_groups(block, s, totals);
+  const plan::PlanVerdict verdict = args.one_tile ? make_one_tile_each(block, s, totals) : make_groups(block, s, totals);
   if (verdict.fault != plan::PlanFault::none) return put_refusal(block, s, verdict);
-  make_tiles(block, s, totals);
+  if (!args.one_tile) make_tiles(block, s, totals);
   if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, -1, 0, totals.cost, plan::kMaxStepCost});
   put_counts(block, s, totals, schedule(block, s, totals));
 }

@@ -42,8 +42,7 @@ KVLOOM_HD void make_tiles(Block& block, Step& s, Totals& totals) {
     t.first_unit = before.first() + before.second();
     s.tiles[i] = t;
   };
-  const Sum sum = block.template scan<plan::PlannedTile>(totals.tiles, read, write);
-  block.most(most);
+  const Sum sum = block.template scan_most<plan::PlannedTile>(totals.tiles, most, read, write);
   totals.cost = sum.number;
   totals.units = sum.first() + sum.second();
   totals.class_units[0] = sum.first();
