@@ -87,8 +87,8 @@ template <class Limit>
 KVLOOM_HD TileCut cut_tile(const CutRules& rules, const TileOnLine& t, int64_t target, Limit& limit) {
   const int32_t run = int32_t(min_of<int64_t>(short_div(target - t.start, t.full.unit), t.last_run));
   const int64_t unit_start = t.start + run * t.full.unit, offset = target - unit_start;
-  RunCost cost = t.full;
-  if (t.narrow && run == t.last_run) cost = t.last;
+  const bool fewer = t.narrow && run == t.last_run;
+  const RunCost cost = {fewer ? t.last.unit : t.full.unit, fewer ? t.last.fixed : t.full.fixed, fewer ? t.last.token : t.full.token};
   const int64_t snap = rules.snap[t.kernel_class], left = cost.unit - offset;
   const bool near_start = offset <= min_of(snap, rules.max_tile + rules.max_fixed);
   const bool end_allowed = limit.allows(unit_start + cost.unit);

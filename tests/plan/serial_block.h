@@ -71,7 +71,7 @@ inline void plan_serially(plan::DeviceArgs args) {
   static thread_local std::vector<char> tables;
   tables.resize(std::max(tables.size(), size_t(plan::plan_table_bytes(args))));
   SerialBlock block;
-  device_plan::plan_step(block, args, *memory, args.tables != nullptr ? args.tables : tables.data());
+  device_plan::plan_step(block, args, *memory, tables.data());
 }
 
 }  // namespace kvloom::test

@@ -7,6 +7,7 @@
 
 namespace kvloom::device_plan {
 
+template <class Step>
 KVLOOM_HD plan::CutRules cut_rules(const Step& s, const Totals& totals) {
   plan::CutRules rules{};
   for (int c = 0; c < 2; ++c) {
@@ -21,16 +22,18 @@ KVLOOM_HD plan::CutRules cut_rules(const Step& s, const Totals& totals) {
 }
 
 /// The cut for `target`, which lies in tile `tile`.
+template <class Step>
 KVLOOM_HD Cut cut_at(const Step& s, const plan::CutRules& rules, int32_t tile, int64_t target, plan::CutLimits& limits) {
   const plan::PlannedTile t = s.tiles[tile];
-  const plan::HeadRuns& runs = s.runs(t.kernel_class);
+  const plan::HeadRuns& runs = s.runs(s.class_of(t));
   const plan::TileOnLine line = {t.position,    s.run_cost(t, 0), s.run_cost(t, runs.runs - 1), runs.last_heads != runs.heads, runs.runs - 1,
-                                 t.kv_begin,    t.kv_end,         t.kernel_class,               false};
+                                 t.kv_begin,    t.kv_end,         s.class_of(t),                false};
   const plan::TileCut c = plan::cut_tile(rules, line, target, limits);
   return {c.position, c.inside ? c.kv - t.kv_begin : 0, t.first_unit + c.run};
 }
 
 /// plan::equal_shares_sum().
+template <class Step>
 KVLOOM_HD int64_t shares_sum(const Step& s, int64_t total, int32_t count) {
   const int32_t ctas = s.num_ctas();
   const int64_t each = total >> 31 == 0 ? int64_t(s.args.shares.divide(uint32_t(total))) : plan::short_div(total, ctas);
@@ -46,6 +49,7 @@ struct Sought {
   int64_t from, to;        // ... if the limit lies in [from, to)
   Cut now;
 
+  template <class Step>
   KVLOOM_HD void begin(const Step& s, const Totals& totals, int32_t c) {
     before = shares_sum(s, totals.cost, c - 1);
     target = shares_sum(s, totals.cost, c);
@@ -54,6 +58,7 @@ struct Sought {
     from = to = 0;
   }
   /// Behind `previous`. Returns whether it moved.
+  template <class Step>
   KVLOOM_HD bool look(const Step& s, const plan::CutRules& rules, const Cut& previous) {
     Cut next = previous;  // without a share
     if (target != before) {
@@ -71,27 +76,28 @@ struct Sought {
 };
 
 /// memory.cuts.cut of all CTAs. Returns how many rounds that took.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const plan::CutRules rules = cut_rules(s, totals);
   const int32_t ctas = s.num_ctas();
   const Cut end = {totals.cost, 0, totals.units};
   return block.template settle<Sought>(ctas, [&](int32_t c, Sought& sought, int32_t round) {
-    Cut* const to = round & 1 ? m.other : m.cut;
+    const int32_t from = (round + 1) % 2 * kCutsOfRound, to = round % 2 * kCutsOfRound;  // what is left is the first, whichever was written last
     if (c == 0) {
       if (round == 0) m.cut[ctas] = end;
-      to[0] = {0, 0, 0};
+      m.cut[to] = {0, 0, 0};
       return false;
     }
     if (totals.cost == 0) {  // CTA 0 has everything
-      to[c] = end;
+      m.cut[to + c] = end;
       return false;
     }
     if (round == 0) sought.begin(s, totals, c);
-    const Cut guess = {sought.before, 1, -1};  // of the one before: at its target, inside some unit
-    const bool moved = sought.look(s, rules, round == 0 ? guess : (round & 1 ? m.cut : m.other)[c - 1]);
-    to[c] = sought.now;
+    Cut previous = {sought.before, 1, -1};  // a guess: at its target, inside some unit
+    if (round > 0) previous = m.cut[from + c - 1];
+    const bool moved = sought.look(s, rules, previous);
+    m.cut[to + c] = sought.now;
     return moved;
   });
 }

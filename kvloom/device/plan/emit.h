@@ -35,7 +35,7 @@ KVLOOM_HD bool is_first_inside(const CutMemory& m, int32_t c) {
 }
 
 /// What parts there are and where their partials go; cta_indptr.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const int32_t ctas = s.num_ctas();
@@ -76,6 +76,7 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
 }
 
 /// Cuts an item to the part of its unit between `from` and `to`, the cuts before and behind the CTA's items, and says where the partial goes.
+template <class Step>
 KVLOOM_HD void make_part(Step& s, int32_t c, bool begins_inside, bool ends_inside, const Cut& from, const Cut& to, WorkItem& item) {
   const int32_t first = item.kv_begin;
   if (begins_inside) item.kv_begin = first + from.tokens;
@@ -89,7 +90,7 @@ KVLOOM_HD void make_part(Step& s, int32_t c, bool begins_inside, bool ends_insid
 }
 
 /// Items first, first + step, ... of CTA `c`.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t c, int32_t first, int32_t step) {
   const CutMemory& m = s.memory.cuts;
   const int32_t begin = m.item[c], count = m.item[c + 1] - begin;
@@ -107,19 +108,19 @@ KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t c,
   }
 }
 
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_unit(Block&, const Step& s, const Totals& totals, int32_t u) {
   const CutMemory& m = s.memory.cuts;
   const Cut& cut = m.cut[m.unit_cut[u]];
   const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, cut.unit)];
-  const int32_t run = cut.unit - t.first_unit, parts = m.unit_touch[u + 1] - m.unit_touch[u];
-  s.units()[u] = {s.groups[t.group].token_begin * s.args.group_size + t.row_begin, t.row_count, s.kv_head_of(t, run), s.heads_of(t, run),
-                  m.unit_touch[u], parts, parts};
+  const int32_t run = cut.unit - t.first_unit, first = m.unit_touch[u], parts = m.unit_touch[u + 1] - first;
+  const int32_t row = s.groups[t.group].token_begin * s.args.group_size + t.row_begin;
+  s.units()[u] = {row, t.row_count, s.kv_head_of(t, run), s.heads_of(t, run), first, parts, parts};
   s.args.counters[u] = 0;
 }
 
 /// Items, merge units, entries and touches of a line that is cut.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
   const Counts counts = count_parts(block, s, totals);
   const int32_t ctas = s.num_ctas();
@@ -131,7 +132,7 @@ KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
 }
 
 /// Units 0, 1, ... to CTAs 0, 1, ... and round again: at most one each, or units that all cost the same.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD Counts emit_in_turn(Block& block, Step& s, const Totals& totals) {
   const int32_t ctas = s.num_ctas(), rounds = int32_t(uint32_t(totals.units) / uint32_t(ctas)), rest = totals.units - rounds * ctas;
   const auto first_item = [&](int32_t c) { return c * rounds + min_of(c, rest); };

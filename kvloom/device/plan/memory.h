@@ -61,10 +61,10 @@ struct Part {
   int32_t row;  // of the scratch
 };
 
+inline constexpr int32_t kCutsOfRound = plan::kMaxPlannedCtas + 1;
 /// Of a line that is cut.
 struct CutMemory {
-  Cut cut[plan::kMaxPlannedCtas + 1];    // CTA c has the line from cut[c] to cut[c + 1]
-  Cut other[plan::kMaxPlannedCtas + 1];  // while cuts are looked for: those of every second round
+  Cut cut[2 * kCutsOfRound];  // CTA c has the line from cut[c] to cut[c + 1]; behind them, while they are looked for: those of every second round
   int32_t item[plan::kMaxPlannedCtas + 1];  // first of a CTA
   Part part[plan::kMaxPlannedCtas];
   int32_t unit_touch[plan::kMaxPlannedCtas + 1];  // of a merge unit: its first
@@ -100,15 +100,17 @@ struct Totals {
   int64_t min_unit_cost = kNever;
 };
 
-/// What threads look at all the time.
-struct Step {
+/// What threads look at all the time. kOneTile: of a step of DeviceArgs::one_tile, whose tables lie in shared memory; compilers then know both.
+template <bool kOneTile>
+struct StepOf {
+  static constexpr bool kOneTileEach = kOneTile;
   const plan::DeviceArgs& args;
   Memory& memory;
   plan::PlannedTile* const tiles;
   plan::PlannedGroup* const groups;
 
   /// `tables`: of plan::plan_table_bytes().
-  KVLOOM_HD Step(const plan::DeviceArgs& a, Memory& m, char* tables)
+  KVLOOM_HD StepOf(const plan::DeviceArgs& a, Memory& m, char* tables)
       : args(a),
         memory(m),
         tiles(reinterpret_cast<plan::PlannedTile*>(tables)),
@@ -120,17 +122,18 @@ struct Step {
   KVLOOM_HD int32_t class_of(int32_t tokens) const { return plan::class_of_tokens(tokens, args.group_size, args.compute_rows_above); }
   KVLOOM_HD int32_t num_ctas() const { return args.header.num_ctas; }
 
+  KVLOOM_HD static int32_t class_of(const plan::PlannedTile& t) { return kOneTile ? 0 : t.kernel_class; }
   KVLOOM_HD int32_t heads_of(const plan::PlannedTile& t, int32_t run) const {
-    const plan::HeadRuns& r = runs(t.kernel_class);
+    const plan::HeadRuns& r = runs(class_of(t));
     return run + 1 == r.runs ? r.last_heads : r.heads;
   }
   KVLOOM_HD plan::RunCost run_cost(const plan::PlannedTile& t, int32_t run) const {
-    return plan::run_cost_of(kernel_class(t.kernel_class), t.row_count, t.kv_end - t.kv_begin, heads_of(t, run));
+    return plan::run_cost_of(kernel_class(class_of(t)), t.row_count, t.kv_end - t.kv_begin, heads_of(t, run));
   }
 
   /// First KV head of a run.
   KVLOOM_HD int32_t kv_head_of(const plan::PlannedTile& t, int32_t run) const {
-    return args.per_head ? t.group % args.request_lists : run * runs(t.kernel_class).heads;  // a request's groups lie head by head
+    return args.per_head ? t.group % args.request_lists : run * runs(class_of(t)).heads;  // a request's groups lie head by head
   }
 
   template <class T>
@@ -154,7 +157,7 @@ struct Step {
     item.row_count = t.row_count;
     item.kv_head = uint16_t(kv_head_of(t, run));
     item.kv_head_count = uint8_t(heads_of(t, run));
-    item.kernel_class = uint8_t(t.kernel_class);
+    item.kernel_class = uint8_t(class_of(t));
     return item;
   }
 };

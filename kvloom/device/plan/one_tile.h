@@ -15,6 +15,7 @@ struct OneTile {
 };
 
 /// The keys that the rows of a request see.
+template <class Step>
 KVLOOM_HD TokenRange seen_by(const Step& s, const Request& r) {
   RowGroup keys{};
   keys.kv_end = int32_t(r.kv_len);
@@ -22,7 +23,7 @@ KVLOOM_HD TokenRange seen_by(const Step& s, const Request& r) {
   return visible_tokens(keys, s.args.range, r.q_pos0, r.q_pos0 + int32_t(r.q_len) - 1, r.prefix);
 }
 
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD plan::PlanVerdict make_one_tile_each(Block& block, Step& s, Totals& totals) {
   enum { kFault, kDearest, kCheapest, kRows, kCount };
   const plan::DeviceArgs& a = s.args;

@@ -12,5 +12,5 @@ extern "C" __global__ void __launch_bounds__(kvloom::device_plan::kThreads, 1) p
   kvloom::ptx::grid_dependency_launch();  // a grid behind this one may be put in place; it waits for this one's end
   kvloom::ptx::grid_dependency_wait();
   kvloom::device_plan::CtaBlock block(shared.cta);
-  kvloom::device_plan::plan_step(block, args, shared.memory, args.tables != nullptr ? args.tables : shared.tables);
+  kvloom::device_plan::plan_step(block, args, shared.memory, shared.tables);
 }

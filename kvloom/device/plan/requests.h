@@ -38,26 +38,51 @@ KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, Request& r) {
   refuse(r, need > 0 && (r.list_begin > a.num_entries || r.list_begin + need > a.num_entries), plan::PlanFault::list_end, r.list_begin + need, a.num_entries);
 }
 
-/// Numbers of list `l` as they stand, and the next list's begin.
+KVLOOM_HD int32_t word_at(const char* p) {
+#if defined(__CUDA_ARCH__)
+  return *reinterpret_cast<const int32_t*>(p);
+#else
+  int32_t word;
+  __builtin_memcpy(&word, p, sizeof word);
+  return word;
+#endif
+}
+/// An element as it comes from memory: two words where it has 64 bits, else one of them twice. Nothing is asked of them and no branch lies between the
+/// loads of several, so that all are on their way at once.
+struct Element {
+  int32_t low, high;
+
+  KVLOOM_HD Element(const IndexView& v, int64_t i) {
+    const char* const p = static_cast<const char*>(v.data) + (i << (v.is_64 ? 3 : 2));
+    low = word_at(p);
+    high = word_at(p + (v.is_64 ? 4 : 0));
+  }
+  KVLOOM_HD int64_t of(const IndexView& v) const { return v.is_64 ? int64_t(uint64_t(uint32_t(high)) << 32 | uint32_t(low)) : low; }
+};
+
+/// Numbers of list `l` as they stand, and the next list's begin. What is not given is read from an array that is.
 KVLOOM_HD Request load_request(const plan::DeviceArgs& a, int32_t l, int64_t& next) {
   const int32_t i = a.per_head ? l / a.request_lists : l;
-  // All loads first: none waits for another.
   const bool table = a.table_stride > 0, closed = is_closed(a);
-  const int64_t begin = a.qo_indptr[i], end = a.qo_indptr[i + 1], kv_len = a.kv_len[l];
-  const int64_t list = table ? l * a.table_stride : a.list_indptr[l];
-  next = closed ? a.list_indptr[l + 1] : list;
-  const int32_t prefix = a.prefix ? a.prefix[i] : 0, given_pos = a.q_pos0 ? a.q_pos0[i] : 0;
-  return {i, a.per_head ? l - i * a.request_lists : -1, begin, end - begin, kv_len, list, given_pos, prefix, plan::PlanFault::none, 0, 0};
+  const IndexView& lists = table ? a.kv_len : a.list_indptr;
+  const char* const some = static_cast<const char*>(a.qo_indptr.data);
+  const Element begin(a.qo_indptr, i), end(a.qo_indptr, int64_t(i) + 1), length(a.kv_len, l), list(lists, l), behind(lists, l + (closed ? 1 : 0));
+  const int32_t prefix = word_at((a.prefix ? reinterpret_cast<const char*>(a.prefix) : some) + int64_t(i) * 4);
+  const int32_t pos = word_at((a.q_pos0 ? reinterpret_cast<const char*>(a.q_pos0) : some) + int64_t(i) * 4);
+  const int64_t first = begin.of(a.qo_indptr), list_begin = table ? l * a.table_stride : list.of(lists);
+  next = closed ? behind.of(lists) : list_begin;
+  return {i,          a.per_head ? l - i * a.request_lists : -1, first, end.of(a.qo_indptr) - first, length.of(a.kv_len), list_begin, a.q_pos0 ? pos : 0,
+          a.prefix ? prefix : 0, plan::PlanFault::none,          0,     0};
 }
 
 /// Whether judge() finds nothing: all of it at once, since most requests are sound.
 KVLOOM_HD bool is_sound(const plan::DeviceArgs& a, const Request& r, int64_t next) {
   const bool table = a.table_stride > 0, closed = is_closed(a);
-  bool sound = (r.q_len >= 0) & (r.begin + r.q_len <= a.num_tokens) & (r.q_len <= a.max_q_len) & (r.request > 0 || r.begin == 0);
-  sound &= uint64_t(r.kv_len) <= uint64_t(plan::kMaxListTokens) && r.prefix >= 0 && r.q_pos0 <= plan::kMaxListTokens && r.q_pos0 >= -plan::kMaxListTokens;
-  if (!sound) return false;
-  const int64_t need = plan::list_entries(a.page_size, r.kv_len), end = int64_t(uint64_t(r.list_begin) + uint64_t(need));  // wraps where the next line refuses
-  return (r.list_begin >= 0) & (need == 0 || (r.list_begin <= a.num_entries && end <= a.num_entries)) & (!table || need <= a.table_stride) & (!closed || next >= end);
+  bool sound = (r.q_len >= 0) & (r.begin + r.q_len <= a.num_tokens) & (r.q_len <= a.max_q_len) & ((r.request > 0) | (r.begin == 0));
+  sound &= (uint64_t(r.kv_len) <= uint64_t(plan::kMaxListTokens)) & (r.prefix >= 0) & (r.q_pos0 <= plan::kMaxListTokens) & (r.q_pos0 >= -plan::kMaxListTokens);
+  const int64_t need = plan::list_entries(a.page_size, r.kv_len), end = int64_t(uint64_t(r.list_begin) + uint64_t(need));  // wraps where the line refuses
+  return sound & (r.list_begin >= 0) & ((need == 0) | ((r.list_begin <= a.num_entries) & (end <= a.num_entries))) & (!table | (need <= a.table_stride)) &
+         (!closed | (next >= end));
 }
 
 /// What is wrong with it, if anything is: the first of the faults in their order.
@@ -78,7 +103,7 @@ KVLOOM_HD Request judge(const plan::DeviceArgs& a, int32_t l) {
 }
 
 /// The group of a request in the plan.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_group(Block& block, const Step& s, const Request& r, int32_t group) {
   RowGroup g{};
   plan::set_flat_group(g, r.request, r.list_begin, r.begin, r.q_len, r.kv_len, r.q_pos0, r.prefix, s.args.kv_position);
@@ -99,7 +124,7 @@ KVLOOM_HD plan::PlanVerdict verdict_of(const plan::DeviceArgs& a, uint64_t fault
 }
 
 /// Groups of the requests with query tokens, in the plan and in the table. The verdict is that of the whole batch.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD plan::PlanVerdict make_groups(Block& block, Step& s, Totals& totals) {
   const plan::DeviceArgs& a = s.args;
   uint64_t fault[1] = {0};  // kNone - the first list that has one

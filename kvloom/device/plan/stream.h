@@ -8,6 +8,7 @@
 
 namespace kvloom::device_plan {
 
+template <class Step>
 KVLOOM_HD int64_t bound_of_whole(const Step& s, const Totals& totals) {
   int64_t grain = 0;
   for (int32_t c = 0; c < 2; ++c) {
@@ -17,7 +18,7 @@ KVLOOM_HD int64_t bound_of_whole(const Step& s, const Totals& totals) {
   return plan::shared_memory_bound(bound, totals.units, s.num_ctas(), totals.max_unit_cost, totals.min_unit_cost, s.args.saturating_ctas);
 }
 
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
   const bool alike = totals.max_unit_cost == totals.min_unit_cost && s.args.saturating_ctas > 0;
   int64_t bound = 0;
@@ -35,7 +36,7 @@ KVLOOM_HD Counts schedule(Block& block, Step& s, const Totals& totals) {
 }
 
 /// No item for anybody: CTAs that find none look at the status, and make all rows NaN.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_refusal(Block& block, Step& s, const plan::PlanVerdict& verdict) {
   block.each_out(s.num_ctas() + 1, [&](int32_t c) { s.cta_indptr()[c] = 0; });
   block.once([&] {
@@ -51,7 +52,7 @@ KVLOOM_HD void put_refusal(Block& block, Step& s, const plan::PlanVerdict& verdi
 }
 
 /// What only a step that is planned says; the rest was written when it began.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_counts(Block& block, Step& s, const Totals& totals, const Counts& counts) {
   block.once([&] {
     PlanHeader& h = *s.header();
@@ -69,23 +70,40 @@ KVLOOM_HD void put_counts(Block& block, Step& s, const Totals& totals, const Cou
 }
 
 /// Kernels find the plan where the planner left it, in the L2 cache.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void put_starts(Block& block, Step& s) {
   if (s.args.starts != nullptr) block.each_out(s.num_ctas(), [&](int32_t c) { s.args.starts[c].items = -1; });
 }
 
-/// `tables`: of plan::plan_table_bytes(args).
-template <class Block>
-KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
-  Step s(args, memory, tables);
+/// Groups and tiles of the step.
+template <class Block, class Step>
+KVLOOM_HD plan::PlanVerdict make_tables(Block& block, Step& s, Totals& totals) {
+  if constexpr (Step::kOneTileEach) {
+    return make_one_tile_each(block, s, totals);
+  } else {
+    const plan::PlanVerdict verdict = make_groups(block, s, totals);
+    if (verdict.fault == plan::PlanFault::none) make_tiles(block, s, totals);
+    return verdict;
+  }
+}
+
+template <bool kOneTile, class Block>
+KVLOOM_HD void plan_step_of(Block& block, const plan::DeviceArgs& args, Memory& memory, char* tables) {
+  StepOf<kOneTile> s(args, memory, tables);
   put_starts(block, s);
   Totals totals;
   block.once([&] { *s.header() = args.header; });
-  const plan::PlanVerdict verdict = args.one_tile ? make_one_tile_each(block, s, totals) : make_groups(block, s, totals);
+  const plan::PlanVerdict verdict = make_tables(block, s, totals);
   if (verdict.fault != plan::PlanFault::none) return put_refusal(block, s, verdict);
-  if (!args.one_tile) make_tiles(block, s, totals);
   if (totals.cost > plan::kMaxStepCost) return put_refusal(block, s, {plan::PlanFault::cost, -1, -1, 0, totals.cost, plan::kMaxStepCost});
   put_counts(block, s, totals, schedule(block, s, totals));
+}
+
+/// `near`: kPlanTableBytes of shared memory, for the tables of a step that args.tables is not given for.
+template <class Block>
+KVLOOM_HD void plan_step(Block& block, const plan::DeviceArgs& args, Memory& memory, char* near) {
+  if (args.one_tile && args.tables == nullptr) plan_step_of<true>(block, args, memory, near);
+  else plan_step_of<false>(block, args, memory, args.tables != nullptr ? args.tables : near);
 }
 
 }  // namespace kvloom::device_plan

@@ -6,6 +6,7 @@
 namespace kvloom::device_plan {
 
 /// Tile number `i` of the line, but for where it begins. A group's tiles lie last rows first.
+template <class Step>
 KVLOOM_HD plan::PlannedTile tile_at(const Step& s, const Totals& totals, int32_t i) {
   const int32_t group = totals.tiles == totals.groups ? i : last_of(totals.groups, [&](int32_t g) { return s.groups[g].first_tile <= i; });
   const plan::PlannedGroup g = s.groups[group];
@@ -23,7 +24,7 @@ KVLOOM_HD plan::PlannedTile tile_at(const Step& s, const Totals& totals, int32_t
 }
 
 /// The table of tiles, and what they add up to.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void make_tiles(Block& block, Step& s, Totals& totals) {
   enum { kDearest, kCheapest, kRows };  // kRows and the next: rows of a tile of class 0, 1
   uint64_t most[4] = {};
@@ -53,12 +54,14 @@ KVLOOM_HD void make_tiles(Block& block, Step& s, Totals& totals) {
 }
 
 /// The tile that holds unit `unit`.
+template <class Step>
 KVLOOM_HD int32_t tile_of_unit(const Step& s, const Totals& totals, int32_t unit) {
-  if (s.runs(0).runs == s.runs(1).runs) return int32_t(s.args.unit_runs.divide(uint32_t(unit)));
+  if (Step::kOneTileEach || s.runs(0).runs == s.runs(1).runs) return int32_t(s.args.unit_runs.divide(uint32_t(unit)));
   return last_of(totals.tiles, [&](int32_t t) { return s.tiles[t].first_unit <= unit; });
 }
 
 /// Largest fixed cost of a unit of a class.
+template <class Step>
 KVLOOM_HD int64_t max_fixed_cost(const Step& s, const Totals& totals, int32_t c) {
   return plan::run_cost_of(s.kernel_class(c), totals.max_rows[c], 0, s.runs(c).heads).fixed;
 }

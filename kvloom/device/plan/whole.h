@@ -15,9 +15,10 @@ struct Kind {
   int32_t first_run;
   int32_t units;
 };
+template <class Step>
 KVLOOM_HD Kind kind_at(const Step& s, bool two, int32_t index) {
   const int32_t tile = two ? index >> 1 : index;
-  const plan::HeadRuns& r = s.runs(s.tiles[tile].kernel_class);
+  const plan::HeadRuns& r = s.runs(s.class_of(s.tiles[tile]));
   const bool narrow = r.last_heads != r.heads;
   const int32_t full = narrow ? r.runs - 1 : r.runs;
   return two && (index & 1) ? Kind{tile, full, r.runs - full} : Kind{tile, 0, full};
@@ -35,7 +36,7 @@ struct Kinds {
   }
 };
 
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD Kinds sort_kinds(Block& block, Step& s, const Totals& totals) {
   WholeMemory& m = s.memory.whole;
   bool two = false;
@@ -54,7 +55,7 @@ KVLOOM_HD Kinds sort_kinds(Block& block, Step& s, const Totals& totals) {
 }
 
 /// Gives ranks [given, ...) one each to the least loaded, as many as can be told at once. Returns how many; 0: some CTA has more than `bound`.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD int32_t give_batch(Block& block, Step& s, const Totals& totals, const Kinds& kinds, int32_t given, int64_t bound) {
   WholeMemory& m = s.memory.whole;
   const int32_t ctas = s.num_ctas(), n = min_of(ctas, totals.units - given);
@@ -83,7 +84,7 @@ KVLOOM_HD int32_t give_batch(Block& block, Step& s, const Totals& totals, const 
 }
 
 /// Units that cost nothing go to one CTA all.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD void give_free(Block& block, Step& s, const Totals& totals, int32_t given) {
   WholeMemory& m = s.memory.whole;
   const int32_t cta = int32_t(m.load[0] & ((1u << kCtaBits) - 1)), before = m.units[cta];
@@ -95,7 +96,7 @@ KVLOOM_HD void give_free(Block& block, Step& s, const Totals& totals, int32_t gi
 }
 
 /// False: some CTA would have more than `bound`.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD bool give_units(Block& block, Step& s, const Totals& totals, const Kinds& kinds, int64_t bound) {
   WholeMemory& m = s.memory.whole;
   const int32_t ctas = s.num_ctas();
@@ -117,7 +118,7 @@ KVLOOM_HD bool give_units(Block& block, Step& s, const Totals& totals, const Kin
 }
 
 /// The plan of an assignment that cuts nothing, if there is one within `bound`.
-template <class Block>
+template <class Block, class Step>
 KVLOOM_HD bool emit_longest_first(Block& block, Step& s, const Totals& totals, int64_t bound, Counts& counts) {
   WholeMemory& m = s.memory.whole;
   const Kinds kinds = sort_kinds(block, s, totals);
