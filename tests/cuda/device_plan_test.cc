@@ -46,6 +46,10 @@ class Packed {
     if (count > 0) std::memcpy(here_.data() + at, data, size_t(count) * sizeof(T));
     return reinterpret_cast<const T*>(there_.data() + at);
   }
+  IndexView put(const IndexView& v) {
+    if (!v.given()) return v;
+    return v.is_64 ? IndexView(put(static_cast<const int64_t*>(v.data), v.size), v.size) : IndexView(put(static_cast<const int32_t*>(v.data), v.size), v.size);
+  }
   void upload() { there_.upload(here_.data(), int64_t(here_.size())); }
 
  private:
@@ -70,9 +74,9 @@ TEST_F(GpuDevicePlan, TheHostsBytesOfRandomSteps) {
     planner.plan(s.b.batch, want.data, want.bytes);
     Batch there = s.b.batch;
     arrays.clear();
-    there.qo_indptr = IndexView(arrays.put(s.b.qo_indptr.data(), there.qo_indptr.size), there.qo_indptr.size);
-    there.kv_len = IndexView(arrays.put(s.b.kv_len.data(), there.kv_len.size), there.kv_len.size);
-    if (there.list_indptr.given()) there.list_indptr = IndexView(arrays.put(s.list_indptr.data(), there.list_indptr.size), there.list_indptr.size);
+    there.qo_indptr = arrays.put(there.qo_indptr);
+    there.kv_len = arrays.put(there.kv_len);
+    there.list_indptr = arrays.put(there.list_indptr);
     if (there.q_pos0 != nullptr) there.q_pos0 = arrays.put(there.q_pos0, there.num_requests);
     if (there.prefix != nullptr) there.prefix = arrays.put(there.prefix, there.num_requests);
     arrays.upload();

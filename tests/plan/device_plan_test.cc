@@ -45,7 +45,7 @@ Way way_of(const PlanView& p, const SchedulerConfig& config) {
 TEST(DevicePlan, TheHostsBytes) {
   const char* const wanted = std::getenv("KVLOOM_FUZZ_CASES");
   const uint64_t cases = wanted ? std::strtoull(wanted, nullptr, 10) : 10000;
-  int ways[kWays] = {}, classes[4] = {};
+  int ways[kWays] = {}, classes[4] = {}, one_tile[2] = {};
   for (uint64_t seed = 0; seed < cases; ++seed) {
     DeviceStep s;
     make_device_step(seed, s);
@@ -55,9 +55,11 @@ TEST(DevicePlan, TheHostsBytes) {
     ASSERT_EQ(device_plan_fault(both.got, both.counters, both.want), "") << "seed " << seed;
     ++ways[way_of(view_plan(both.want.data), s.config)];
     ++classes[both.planner.uses_class(0) + 2 * both.planner.uses_class(1)];
+    ++one_tile[device_args_of(s, both.planner.layout(), s.b.batch).one_tile];
   }
   for (int w = 0; w < kWays; ++w) EXPECT_GT(ways[w], int(cases / 100)) << w;
   for (int c = 0; c < 4; ++c) EXPECT_GT(classes[c], int(cases / 100)) << c;
+  for (int o = 0; o < 2; ++o) EXPECT_GT(one_tile[o], int(cases / 5)) << o;
 }
 
 /// One thing of a step made wrong: what the host refuses, or a step that is still sound (no such array, no such request).

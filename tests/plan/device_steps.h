@@ -9,13 +9,15 @@
 
 namespace kvloom::test {
 
-/// A flat step for policy stream, with int32 arrays as engines have them.
+/// A flat step for policy stream, with int32 arrays as most engines have them, or int64.
 struct DeviceStep {
   AttentionSpec spec;
   SchedulerConfig config;
   Capacity capacity;
   TestBatch b;
   std::vector<int32_t> list_indptr;  // of b, unless it has a table
+  std::vector<int64_t> qo_64, kv_64;
+  bool arrays_64 = false;
   plan::DeclaredStep declared;
 
   /// After every change of the arrays.
@@ -24,7 +26,13 @@ struct DeviceStep {
     const int64_t closed = b.batch.list_indptr.size;
     b.bind();
     list_indptr.assign(b.list_indptr.begin(), b.list_indptr.end());
-    b.batch.list_indptr = dense ? IndexView() : IndexView(list_indptr.data(), closed > 0 ? closed : int64_t(list_indptr.size()));
+    const int64_t lists = closed > 0 ? closed : int64_t(list_indptr.size());
+    b.batch.list_indptr = dense ? IndexView() : arrays_64 ? IndexView(b.list_indptr.data(), lists) : IndexView(list_indptr.data(), lists);
+    if (!arrays_64) return;
+    qo_64.assign(b.qo_indptr.begin(), b.qo_indptr.end());
+    kv_64.assign(b.kv_len.begin(), b.kv_len.end());
+    b.batch.qo_indptr = IndexView(qo_64.data(), int64_t(qo_64.size()));
+    b.batch.kv_len = IndexView(kv_64.data(), int64_t(kv_64.size()));
   }
   int64_t ragged_tokens = int64_t(1) << 40;  // of K and V; the host looks at them when it runs
   int64_t entries() const { return spec.storage == Storage::ragged ? ragged_tokens : int64_t(b.pages.size()); }
@@ -92,6 +100,7 @@ inline void make_device_step(uint64_t seed, DeviceStep& s) {
     s.b.pages.resize(size_t(stride * lists));
   }
   if (s.spec.storage == Storage::paged && r.chance(10)) s.b.batch.kv_position = KvPosition::page_id;
+  s.arrays_64 = r.chance(10);
   s.bind();
   if (s.b.batch.table_stride == 0 && r.chance(30)) s.b.batch.list_indptr.size = lists;
   s.capacity = capacity_of(s.b);
