@@ -4,6 +4,7 @@
 #include "kvloom/base/fast_divide.h"
 #include "kvloom/contract/batch.h"
 #include "kvloom/contract/variant.h"
+#include "kvloom/plan/cost.h"
 #include "kvloom/plan/tile_shape.h"
 
 namespace kvloom::plan {
@@ -90,7 +91,8 @@ struct DeviceArgs {
   HeadRuns runs[2] = {};
   FastDivide unit_runs;  // of class 0: where both classes have as many, a unit's number over it is the tile's
   FastDivide shares;     // by the number of CTAs
-  bool one_tile = false;  // requests are a tile of class 0 each, as of decode steps
+  bool one_tile = false;  // requests are a tile of class 0 each, whose cost depends on its keys alone, as of decode steps; then
+  RunCost one_tile_cost[2] = {};  // of a run without keys, and of the last
   int64_t snap[2] = {0, 0};
   int64_t keep_whole_margin = 0;
   int32_t saturating_ctas = 0;

@@ -41,6 +41,15 @@ void check_step(const Capacity& capacity, const DeclaredStep& step) {
   require(step.max_q_len >= 0, "plan_on_device: max_q_len: got {}, wanted 0 or more", step.max_q_len);
 }
 
+void tell_one_tile(const SchedulerConfig& config, bool may_use_compute, const DeclaredStep& step, DeviceArgs& a) {
+  const KernelClass& k = config.classes[0];
+  const bool rows_cost = step.max_q_len > 1 && k.cost_per_tile_row > 0;
+  a.one_tile_cost[0] = run_cost_of(k, a.group_size, 0, a.runs[0].heads);
+  a.one_tile_cost[1] = run_cost_of(k, a.group_size, 0, a.runs[0].last_heads);
+  a.one_tile = !may_use_compute && !rows_cost && a.shape[0].tiles(step.max_q_len) <= 1 && a.one_tile_cost[0].fixed == a.one_tile_cost[1].fixed &&
+               int64_t(step.num_requests) * a.request_lists < kMaxOneTile;
+}
+
 PlanHeader header_of(const SchedulerConfig& config, const PlanLayout& layout) {
   PlanHeader h{};
   h.magic = kPlanMagic;
@@ -99,7 +108,7 @@ DeviceArgs device_args(const AttentionSpec& spec, const Capacity& capacity, cons
   for (int uses = 0; uses < 4; ++uses) a.graph_keys[uses] = graph_key(spec, a.header, uses & 1, uses & 2);
   a.shares = FastDivide(uint32_t(config.num_ctas));
   a.max_tiles = int32_t(max_tiles(a, longest(spec, config, step), step) * a.request_lists);
-  a.one_tile = !may_use_compute(spec, config, step) && a.shape[0].tiles(step.max_q_len) <= 1 && int64_t(step.num_requests) * a.request_lists < kMaxOneTile;
+  tell_one_tile(config, may_use_compute(spec, config, step), step, a);
   return a;
 }
 

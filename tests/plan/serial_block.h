@@ -39,24 +39,29 @@ struct SerialBlock {
     }
     return round;
   }
-  template <class State, int kCount, class Load, class Store>
-  device_plan::Sum scan_most(int32_t n, uint64_t (&)[kCount], Load&& load, Store&& store) {
+  template <class State, class T, int kCount, class Load, class Store>
+  auto scan_most(int32_t n, T (&)[kCount], Load&& load, Store&& store) {
+    return scan<State>(n, load, store);
+  }
+  template <class State, int kCount, int kTotals, class Load, class Store>
+  auto scan_most(int32_t n, uint32_t (&)[kCount], uint32_t (&)[kTotals], Load&& load, Store&& store) {
     return scan<State>(n, load, store);
   }
   int32_t threads_out() const { return 64; }
   template <class State, class Load, class Store>
-  device_plan::Sum scan(int32_t n, Load&& load, Store&& store) {
-    device_plan::Sum sum;
+  auto scan(int32_t n, Load&& load, Store&& store) {
+    State* const no_state = nullptr;
+    decltype(load(0, *no_state)) sum{};
     for (int32_t i = 0; i < n; ++i) {
       State state;
-      const device_plan::Sum own = load(i, state);
+      const auto own = load(i, state);
       store(i, state, sum);
       sum = sum + own;
     }
     return sum;
   }
-  template <int kCount>
-  void most(uint64_t (&)[kCount]) {}
+  template <class T, int kCount>
+  void most(T (&)[kCount]) {}
   bool any(bool mine) { return mine; }
   void sort(uint64_t* keys, int32_t n) { std::sort(keys, keys + n); }
   template <class T>

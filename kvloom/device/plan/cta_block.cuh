@@ -5,42 +5,43 @@
 
 namespace kvloom::device_plan {
 
-/// What a CTA's threads have in front of a thread, and altogether.
+/// What a CTA's threads have in front of a thread, and altogether. T: Sum, or uint64_t.
+template <class T>
 struct SumsOfCta {
-  Sum before;
-  Sum all;
+  T before;
+  T all;
 };
 
 __device__ __forceinline__ uint64_t shfl_up(uint64_t x, int lanes) { return __shfl_up_sync(0xffffffffu, static_cast<unsigned long long>(x), lanes); }
-__device__ __forceinline__ Sum lane_of(const Sum& x, int lane) {
-  return {__shfl_sync(0xffffffffu, static_cast<unsigned long long>(x.counts), lane),
-          static_cast<int64_t>(__shfl_sync(0xffffffffu, static_cast<unsigned long long>(x.number), lane))};
-}
+__device__ __forceinline__ Sum shfl_up(const Sum& x, int lanes) { return {shfl_up(x.counts, lanes), int64_t(shfl_up(uint64_t(x.number), lanes))}; }
+__device__ __forceinline__ uint64_t lane_of(uint64_t x, int lane) { return __shfl_sync(0xffffffffu, static_cast<unsigned long long>(x), lane); }
+__device__ __forceinline__ Sum lane_of(const Sum& x, int lane) { return {lane_of(x.counts, lane), int64_t(lane_of(uint64_t(x.number), lane))}; }
 /// Sum of this lane's and those below, of the first kLanes lanes.
-template <int kLanes>
-__device__ __forceinline__ Sum warp_sums(Sum x, int lane) {
+template <int kLanes, class T>
+__device__ __forceinline__ T warp_sums(T x, int lane) {
 #pragma unroll
   for (int lanes = 1; lanes < kLanes; lanes *= 2) {
-    const Sum below = {shfl_up(x.counts, lanes), int64_t(shfl_up(uint64_t(x.number), lanes))};
+    const T below = shfl_up(x, lanes);
     if (lane >= lanes) x = below + x;
   }
   return x;
 }
-/// One copy in the code (Sum says why). `told`: of kWarps, not being read.
-__device__ __noinline__ SumsOfCta cta_sums(Sum* told, Sum own) {
+/// One copy a type in the code (Sum says why). `told`: of kWarps, not being read.
+template <class T>
+__device__ __noinline__ SumsOfCta<T> cta_sums(T* told, T own) {
   const int lane = int(threadIdx.x) & 31, warp = int(threadIdx.x) >> 5;
-  const Sum up_to = warp_sums<32>(own, lane);
+  const T up_to = warp_sums<32>(own, lane);
   if (lane == 31) told[warp] = up_to;
   __syncthreads();
-  Sum of_warp;
-  if ((lane & (kWarps - 1)) < int(blockDim.x) / 32) of_warp = told[lane & (kWarps - 1)];
-  const Sum sums = warp_sums<kWarps>(of_warp, lane);  // each warp by itself, what saves a second barrier
-  return {lane_of(sums - of_warp, warp) + up_to - own, lane_of(sums, kWarps - 1)};
+  T of_warp{};
+  if (lane < int(blockDim.x) / 32) of_warp = told[lane];
+  const T sums = warp_sums<kWarps>(of_warp, lane);  // each warp by itself, what saves a second barrier
+  return {lane_of(T(sums - of_warp), warp) + up_to - own, lane_of(sums, kWarps - 1)};
 }
 
+__device__ __forceinline__ uint32_t warp_most(uint32_t x) { return __reduce_max_sync(0xffffffffu, x); }
 __device__ __forceinline__ uint64_t warp_most(uint64_t x) {
-  const uint32_t high = __reduce_max_sync(0xffffffffu, uint32_t(x >> 32));
-  const uint32_t low = __reduce_max_sync(0xffffffffu, uint32_t(x >> 32) == high ? uint32_t(x) : 0u);
+  const uint32_t high = warp_most(uint32_t(x >> 32)), low = warp_most(uint32_t(x >> 32) == high ? uint32_t(x) : 0u);
   return uint64_t(high) << 32 | low;
 }
 
@@ -114,42 +115,37 @@ class CtaBlock {
     return round;
   }
   template <class State, class Load, class Store>
-  __device__ __forceinline__ Sum scan(int32_t n, Load&& load, Store&& store) {
-    uint64_t none[0 + 1] = {};
-    return scan_most<State, 0>(n, none, load, store);
+  __device__ __forceinline__ auto scan(int32_t n, Load&& load, Store&& store) {
+    return scan_telling<State>(n, load, store, [] {});
   }
   /// What is largest is told with the last sums, behind the same barrier.
-  template <class State, int kCount, class Load, class Store>
-  __device__ __forceinline__ Sum scan_most(int32_t n, uint64_t* mine, Load&& load, Store&& store) {
-    Sum before;
-    int32_t first = 0;
-#pragma unroll 1
-    do {
-      const int32_t i = first + thread_;
-      State state;
-      Sum own;
-      if (i < n) own = load(i, state);
-      first += int32_t(blockDim.x);
-      turn_ ^= 1;
-      if (first >= n) tell_most<kCount>(mine);
-      const SumsOfCta sums = cta_sums(m_.sums[turn_], own);
-      if (i < n) store(i, state, before + sums.before);
-      before = before + sums.all;
-    } while (first < n);
-    hear_most<kCount>(mine);
-    __syncthreads();
-    return before;
+  template <class State, class T, int kCount, class Load, class Store>
+  __device__ __forceinline__ auto scan_most(int32_t n, T (&mine)[kCount], Load&& load, Store&& store) {
+    const auto sum = scan_telling<State>(n, load, store, [&] { tell_most(mine); });
+    hear_most(mine);
+    return sum;
   }
-  template <class State, int kCount, class Load, class Store>
-  __device__ __forceinline__ Sum scan_most(int32_t n, uint64_t (&mine)[kCount], Load&& load, Store&& store) {
-    return scan_most<State, kCount>(n, &mine[0], load, store);
+  template <class State, int kCount, int kTotals, class Load, class Store>
+  __device__ __forceinline__ auto scan_most(int32_t n, uint32_t (&mine)[kCount], uint32_t (&totals)[kTotals], Load&& load, Store&& store) {
+    const auto sum = scan_telling<State>(n, load, store, [&] {
+      tell_most(mine);
+#pragma unroll
+      for (int k = 0; k < kTotals; ++k) {
+        const uint32_t of_warp = __reduce_add_sync(0xffffffffu, totals[k]);
+        if (lane_ == 0) m_.totals[turn_][k][warp_] = of_warp;
+      }
+    });
+    hear_most(mine);
+#pragma unroll
+    for (int k = 0; k < kTotals; ++k) totals[k] = __reduce_add_sync(0xffffffffu, lane_ < warps() ? m_.totals[turn_][k][lane_] : 0);
+    return sum;
   }
-  template <int kCount>
-  __device__ __forceinline__ void most(uint64_t (&mine)[kCount]) {
+  template <class T, int kCount>
+  __device__ __forceinline__ void most(T (&mine)[kCount]) {
     turn_ ^= 1;
-    tell_most<kCount>(mine);
+    tell_most(mine);
     __syncthreads();
-    hear_most<kCount>(mine);
+    hear_most(mine);
   }
   __device__ __forceinline__ bool any(bool mine) { return __syncthreads_or(mine) != 0; }
   /// A bitonic network over the next power of two, filled up with what comes last: steps of up to 32 places in a warp's registers, others in shared
@@ -187,20 +183,45 @@ class CtaBlock {
   }
 
  private:
-  template <int kCount>
-  __device__ __forceinline__ void tell_most(const uint64_t* mine) {
+  __device__ __forceinline__ static int warps() { return int(blockDim.x) / 32; }
+  __device__ __forceinline__ Sum* told(const Sum&) { return m_.sums[turn_]; }
+  __device__ __forceinline__ uint64_t* told(uint64_t) { return m_.counts[turn_]; }
+  /// A scan. tell() is called before the last of its barriers but one; there may be others to come between what it tells and who hears it.
+  template <class State, class Load, class Store, class Tell>
+  __device__ __forceinline__ auto scan_telling(int32_t n, Load&& load, Store&& store, Tell&& tell) {
+    State* const no_state = nullptr;
+    using T = decltype(load(0, *no_state));
+    T before{};
+    int32_t first = 0;
+#pragma unroll 1
+    do {
+      const int32_t i = first + thread_;
+      State state;
+      T own{};
+      if (i < n) own = load(i, state);
+      first += int32_t(blockDim.x);
+      turn_ ^= 1;
+      if (first >= n) tell();
+      const SumsOfCta<T> sums = cta_sums(told(own), own);
+      if (i < n) store(i, state, T(before + sums.before));
+      before = before + sums.all;
+    } while (first < n);
+    __syncthreads();
+    return before;
+  }
+  template <class T, int kCount>
+  __device__ __forceinline__ void tell_most(const T (&mine)[kCount]) {
     static_assert(kCount <= kMaxMost);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) {
-      const uint64_t of_warp = warp_most(mine[k]);
+      const T of_warp = warp_most(mine[k]);
       if (lane_ == 0) m_.most[turn_][k][warp_] = of_warp;
     }
   }
-  template <int kCount>
-  __device__ __forceinline__ void hear_most(uint64_t* mine) {
-    const int warps = int(blockDim.x) / 32;
+  template <class T, int kCount>
+  __device__ __forceinline__ void hear_most(T (&mine)[kCount]) {
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) mine[k] = warp_most(lane_ < warps ? m_.most[turn_][k][lane_] : 0);
+    for (int k = 0; k < kCount; ++k) mine[k] = warp_most(lane_ < warps() ? T(m_.most[turn_][k][lane_]) : T(0));
   }
   /// f(keys [64 w, 64 w + 64) in the registers of warp w), then they are written back.
   template <class F>

@@ -23,7 +23,11 @@ struct CutHere {
 
   /// Of those before a CTA, in a scan: parts and units have room beside each other.
   KVLOOM_HD Sum sum(int64_t load) const { return Sum::of(parts | units * parts << 16, parts * rows * (1 + units), load); }
-  KVLOOM_HD static CutHere of(const Sum& s) { return {s.first() & 0xffff, s.first() >> 16, s.second()}; }
+  KVLOOM_HD static CutHere of(uint64_t counts) {
+    const int32_t first = int32_t(uint32_t(counts));
+    return {first & 0xffff, first >> 16, int32_t(counts >> 32)};
+  }
+  KVLOOM_HD static CutHere of(const Sum& s) { return of(s.counts); }
 };
 static_assert(plan::kMaxPlannedCtas < 1 << 15);
 
@@ -40,7 +44,7 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const int32_t ctas = s.num_ctas();
   uint64_t most[1] = {0};
-  const auto read = [&](int32_t c, CutHere& own) -> Sum {
+  const auto read = [&](int32_t c, CutHere& own) {
     const Cut from = m.cut[c], to = m.cut[c + 1];
     int64_t load = to.position - from.position;
     own = {};
@@ -52,9 +56,10 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
       own = {begins, is_first_inside(m, c), t.row_count * s.heads_of(t, run)};
     }
     most[0] = max_of(most[0], uint64_t(load));
-    return own.sum(load);
+    if constexpr (Step::kOneTileEach) return own.sum(0).counts;  // parts cost the same before their keys, all of them
+    else return own.sum(load);
   };
-  const auto write = [&](int32_t c, const CutHere& own, const Sum& sum) {
+  const auto write = [&](int32_t c, const CutHere& own, const auto& sum) {
     const Cut& from = m.cut[c];
     const CutHere before = CutHere::of(sum);
     const int32_t parts = before.parts + own.parts, units = before.units + own.units * own.parts;  // and its own
@@ -70,9 +75,12 @@ KVLOOM_HD Counts count_parts(Block& block, Step& s, const Totals& totals) {
     if (block.writes(c)) s.cta_indptr()[ctas] = m.item[ctas];
     m.unit_touch[units] = parts + units;
   };
-  const Sum sum = block.template scan_most<CutHere>(ctas, most, read, write);
+  const auto sum = block.template scan_most<CutHere>(ctas, most, read, write);
   const CutHere all = CutHere::of(sum);
-  return {totals.units + all.parts, all.units, all.parts + all.units, all.rows, sum.number, int64_t(most[0])};
+  int64_t cost;
+  if constexpr (Step::kOneTileEach) cost = totals.cost + all.parts * s.args.one_tile_cost[0].fixed;
+  else cost = sum.number;
+  return {totals.units + all.parts, all.units, all.parts + all.units, all.rows, cost, int64_t(most[0])};
 }
 
 /// Cuts an item to the part of its unit between `from` and `to`, the cuts before and behind the CTA's items, and says where the partial goes.

@@ -6,8 +6,9 @@
 //   writes(i)                         whether this CTA is the one that writes element i
 //   two_steps<State>(n, read, write)  read(i, state), and when all have read, write(i, state); n <= plan::kMaxPlannedCtas
 //   settle<State>(n, step)            step(i, state, round) for rounds 0, 1, ... until one behind 0 returns false for all; n <= plan::kMaxPlannedCtas
-//   scan<State>(n, load, store)       store(i, state, Sum of load(j, state) over j < i); returns the sum of all
-//   scan_most<State>(n, mine, load, store)  the same, and then mine is as of most(); load may still change it
+//   scan<State>(n, load, store)       store(i, state, sum of load(j, state) over j < i); returns the sum of all. Sums are Sum, or uint64_t
+//   scan_most<State>(n, mine, load, store)          the same, and then mine is as of most(); load may still change it
+//   scan_most<State>(n, mine, totals, load, store)  the same, and totals are summed up: two numbers of 32 bits
 //   most(mine)                        each of an array's numbers, the largest that a thread has
 //   threads_out()                     of all CTAs
 //   any(mine)                         true if it is for some thread
@@ -128,6 +129,10 @@ struct StepOf {
     return run + 1 == r.runs ? r.last_heads : r.heads;
   }
   KVLOOM_HD plan::RunCost run_cost(const plan::PlannedTile& t, int32_t run) const {
+    if constexpr (kOneTile) {
+      const plan::RunCost& c = args.one_tile_cost[run + 1 == runs(0).runs ? 1 : 0];
+      return {c.fixed + c.token * (t.kv_end - t.kv_begin), c.fixed, c.token};
+    }
     return plan::run_cost_of(kernel_class(class_of(t)), t.row_count, t.kv_end - t.kv_begin, heads_of(t, run));
   }
 

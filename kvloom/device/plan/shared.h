@@ -13,7 +13,9 @@ static_assert(kThreads >= plan::kMaxPlannedCtas);
 inline constexpr int kMaxMost = 4;  // numbers of a most()
 struct CtaMemory {
   Sum sums[2][kWarps];
+  uint64_t counts[2][kWarps];
   uint64_t most[2][kMaxMost][kWarps];
+  uint32_t totals[2][2][kWarps];
 };
 
 struct SharedMemory {
