@@ -1,10 +1,8 @@
-// One spelling for "compiles for host and device", and fixed-width integers that NVRTC (which has no <cstdint>) also knows. KVLOOM_HD_CALLED: on a
-// device one copy, which is called: for code that is run through once, whose time goes into being fetched.
+// One spelling for "compiles for host and device", and fixed-width integers that NVRTC (which has no <cstdint>) also knows.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
 #define KVLOOM_HD __host__ __device__ __forceinline__
-#define KVLOOM_HD_CALLED __host__ __device__ __noinline__ inline
 using int8_t = signed char;
 using uint8_t = unsigned char;
 using int16_t = short;
@@ -18,11 +16,9 @@ using uint64_t = unsigned long long;
 #include <cstdint>
 #if defined(__CUDACC__)
 #define KVLOOM_HD __host__ __device__ __forceinline__
-#define KVLOOM_HD_CALLED __host__ __device__ __noinline__ inline
 #else
 // Inlined everywhere: the CPU backend compiles the same headers with other instruction sets, and an out-of-line copy of one of those
 // must never be the one that the linker keeps for everybody.
 #define KVLOOM_HD inline __attribute__((always_inline))
-#define KVLOOM_HD_CALLED inline __attribute__((always_inline))
 #endif
 #endif

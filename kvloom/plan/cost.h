@@ -32,6 +32,6 @@ KVLOOM_HD RunCost run_cost_of(const KernelClass& c, int32_t rows, int32_t tokens
 }
 
 /// a / b for a >= 0, b > 0, by a 32-bit division (several times faster on many cores) where that suffices.
-KVLOOM_HD_CALLED int64_t short_div(int64_t a, int64_t b) { return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b; }
+KVLOOM_HD int64_t short_div(int64_t a, int64_t b) { return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b; }
 
 }  // namespace kvloom::plan

@@ -48,7 +48,8 @@ void launch_plan(const Device& device, const plan::DeviceArgs& args, jit::CuStre
   early.id = jit::kCuLaunchProgrammaticStreamSerialization;
   early.value.programmatic_stream_serialization_allowed = 1;
   const unsigned attributes = device.target().capability >= kEarlyLaunchCapability ? 1 : 0;
-  const jit::CuLaunchConfig config = {unsigned(device_plan::kCtas), 1, 1, unsigned(device_plan::kThreads), 1, 1, unsigned(kSharedBytes), stream, &early, attributes};
+  const int threads = device_plan::threads_for(int64_t(args.num_requests) * args.request_lists, args.header.num_ctas);
+  const jit::CuLaunchConfig config = {unsigned(device_plan::kCtas), 1, 1, unsigned(threads), 1, 1, unsigned(kSharedBytes), stream, &early, attributes};
   plan::DeviceArgs copy = args;
   void* list[] = {&copy};
   check_driver(driver().launch_kernel_ex(&config, kernel.function, list, nullptr), "cuLaunchKernelEx", "the planner");

@@ -27,7 +27,8 @@ int main(int argc, char** argv) {
     std::vector<char> tables(size_t(plan::plan_table_bytes(a)));
     a.plan = got.data(), a.counters = counters.data(), a.verdict = &verdict;
     a.tables = tables.size() > plan::kPlanTableBytes ? tables.data() : nullptr;
-    simt::launch([](const void* p) { plan_stream(*static_cast<const plan::DeviceArgs*>(p)); }, &a, device_plan::kCtas, device_plan::kThreads,
+    simt::launch([](const void* p) { plan_stream(*static_cast<const plan::DeviceArgs*>(p)); }, &a, device_plan::kCtas,
+                 device_plan::threads_for(int64_t(a.num_requests) * a.request_lists, a.header.num_ctas),
                  int(sizeof(device_plan::SharedMemory)));
     const std::string fault = device_plan_fault(got, counters, want);
     if (fault.empty()) continue;

@@ -47,7 +47,6 @@ struct SerialBlock {
   auto scan_most(int32_t n, uint32_t (&)[kCount], uint32_t (&)[kTotals], Load&& load, Store&& store) {
     return scan<State>(n, load, store);
   }
-  int32_t threads_out() const { return 64; }
   template <class State, class Load, class Store>
   auto scan(int32_t n, Load&& load, Store&& store) {
     State* const no_state = nullptr;

@@ -86,9 +86,8 @@ class CtaBlock {
   template <class F>
   __device__ __forceinline__ void each_out(int32_t n, F&& f) {
 #pragma unroll 1
-    for (int32_t i = int32_t(blockIdx.x * blockDim.x) + thread_; i < n; i += threads_out()) f(i);
+    for (int32_t i = int32_t(blockIdx.x * blockDim.x) + thread_; i < n; i += int32_t(gridDim.x * blockDim.x)) f(i);
   }
-  __device__ __forceinline__ int32_t threads_out() const { return int32_t(gridDim.x * blockDim.x); }
   template <class F>
   __device__ __forceinline__ void once(F&& f) {
     if (blockIdx.x + 1 == gridDim.x && thread_ == int(blockDim.x) - 1) f();

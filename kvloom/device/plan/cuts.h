@@ -32,14 +32,16 @@ KVLOOM_HD Cut cut_at(const Step& s, const plan::CutRules& rules, int32_t tile, i
   return {c.position, c.inside ? c.kv - t.kv_begin : 0, t.first_unit + c.run};
 }
 
-/// plan::equal_shares_sum().
-template <class Step>
-KVLOOM_HD int64_t shares_sum(const Step& s, int64_t total, int32_t count) {
-  const int32_t ctas = s.num_ctas();
-  const int64_t each = total >> 31 == 0 ? int64_t(s.args.shares.divide(uint32_t(total))) : plan::short_div(total, ctas);
-  const int32_t rest = int32_t(total - each * ctas);
-  return each * count + s.args.shares.divide(uint32_t(rest * count));
-}
+/// plan::equal_shares_sum() of one total.
+struct Shares {
+  FastDivide ctas;
+  int64_t each;
+  int32_t rest;
+
+  KVLOOM_HD Shares(const FastDivide& by, int64_t total)
+      : ctas(by), each(total >> 31 == 0 ? int64_t(by.divide(uint32_t(total))) : total / by.divisor), rest(int32_t(total - each * by.divisor)) {}
+  KVLOOM_HD int64_t sum(int32_t count) const { return each * count + ctas.divide(uint32_t(rest * count)); }
+};
 
 /// A cut that is being looked for.
 struct Sought {
@@ -50,9 +52,9 @@ struct Sought {
   Cut now;
 
   template <class Step>
-  KVLOOM_HD void begin(const Step& s, const Totals& totals, int32_t c) {
-    before = shares_sum(s, totals.cost, c - 1);
-    target = shares_sum(s, totals.cost, c);
+  KVLOOM_HD void begin(const Step& s, const Totals& totals, const Shares& shares, int32_t c) {
+    before = shares.sum(c - 1);
+    target = shares.sum(c);
     // The last of the tiles that begin there: the others cost nothing.
     tile = last_of(totals.tiles, [&](int32_t t) { return s.tiles[t].position <= target; });
     from = to = 0;
@@ -81,6 +83,7 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
   CutMemory& m = s.memory.cuts;
   const plan::CutRules rules = cut_rules(s, totals);
   const int32_t ctas = s.num_ctas();
+  const Shares shares(s.args.shares, totals.cost);
   const Cut end = {totals.cost, 0, totals.units};
   return block.template settle<Sought>(ctas, [&](int32_t c, Sought& sought, int32_t round) {
     const int32_t from = (round + 1) % 2 * kCutsOfRound, to = round % 2 * kCutsOfRound;  // what is left is the first, whichever was written last
@@ -93,7 +96,7 @@ KVLOOM_HD int32_t find_cuts(Block& block, Step& s, const Totals& totals) {
       m.cut[to + c] = end;
       return false;
     }
-    if (round == 0) sought.begin(s, totals, c);
+    if (round == 0) sought.begin(s, totals, shares, c);
     Cut previous = {sought.before, 1, -1};  // a guess: at its target, inside some unit
     if (round > 0) previous = m.cut[from + c - 1];
     const bool moved = sought.look(s, rules, previous);

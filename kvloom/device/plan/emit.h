@@ -97,23 +97,36 @@ KVLOOM_HD void make_part(Step& s, int32_t c, bool begins_inside, bool ends_insid
   s.touches()[item.touch_begin] = part.merge_unit;
 }
 
-/// Items first, first + step, ... of CTA `c`.
+/// Item `k` of CTA `c`.
 template <class Block, class Step>
-KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t c, int32_t first, int32_t step) {
+KVLOOM_HD void put_item(Block& block, Step& s, const Totals& totals, int32_t c, int32_t k) {
   const CutMemory& m = s.memory.cuts;
-  const int32_t begin = m.item[c], count = m.item[c + 1] - begin;
-  if (first >= count) return;
   const Cut from = m.cut[c], to = m.cut[c + 1];
-  const int32_t last = to.inside() ? to.unit : -1;
-  WorkItem* const items = s.items() + begin;
-  for (int32_t k = first; k < count; k += step) {
-    const int32_t unit = from.unit + k;
-    const plan::PlannedTile t = s.tiles[tile_of_unit(s, totals, unit)];
-    WorkItem item = s.whole_item(t, unit - t.first_unit);
-    const bool begins_inside = k == 0 && from.inside(), ends_inside = unit == last;
-    if (begins_inside | ends_inside) make_part(s, c, begins_inside, ends_inside, from, to, item);
-    block.put(&items[k], item);
+  const int32_t unit = from.unit + k;
+  const plan::PlannedTile t = s.tiles[tile_of_unit(s, totals, unit)];
+  WorkItem item = s.whole_item(t, unit - t.first_unit);
+  const bool begins_inside = k == 0 && from.inside(), ends_inside = to.inside() && unit == to.unit;
+  if (begins_inside | ends_inside) make_part(s, c, begins_inside, ends_inside, from, to, item);
+  block.put(&s.items()[m.item[c] + k], item);
+}
+
+/// Items of all CTAs. Where there are few, some threads share a CTA's; else CTAs may have very different numbers of them, and each is looked for.
+template <class Block, class Step>
+KVLOOM_HD void put_items(Block& block, Step& s, const Totals& totals, int32_t items) {
+  const CutMemory& m = s.memory.cuts;
+  const int32_t ctas = s.num_ctas();
+  constexpr int32_t kShift = 4, kShare = 1 << kShift;
+  if (items > kShare * ctas) {
+    block.each_out(items, [&](int32_t i) {
+      const int32_t c = last_of(ctas, [&](int32_t cta) { return m.item[cta] <= i; });
+      put_item(block, s, totals, c, i - m.item[c]);
+    });
+    return;
   }
+  block.each_out(ctas * kShare, [&](int32_t i) {
+    const int32_t c = i >> kShift, count = m.item[c + 1] - m.item[c];
+    for (int32_t k = i & (kShare - 1); k < count; k += kShare) put_item(block, s, totals, c, k);
+  });
 }
 
 template <class Block, class Step>
@@ -131,10 +144,7 @@ KVLOOM_HD void put_unit(Block&, const Step& s, const Totals& totals, int32_t u) 
 template <class Block, class Step>
 KVLOOM_HD Counts emit_cuts(Block& block, Step& s, const Totals& totals) {
   const Counts counts = count_parts(block, s, totals);
-  const int32_t ctas = s.num_ctas();
-  int32_t shift = 2;  // threads that share a CTA's items: as many as there are items, or threads
-  while (shift < 5 && counts.items > ctas << shift && ctas << (shift + 1) <= block.threads_out()) ++shift;
-  block.each_out(ctas << shift, [&](int32_t i) { put_items(block, s, totals, i >> shift, i & ((1 << shift) - 1), 1 << shift); });
+  put_items(block, s, totals, counts.items);
   block.each_out(counts.units, [&](int32_t u) { put_unit(block, s, totals, u); });
   return counts;
 }

@@ -10,7 +10,6 @@
 //   scan_most<State>(n, mine, load, store)          the same, and then mine is as of most(); load may still change it
 //   scan_most<State>(n, mine, totals, load, store)  the same, and totals are summed up: two numbers of 32 bits
 //   most(mine)                        each of an array's numbers, the largest that a thread has
-//   threads_out()                     of all CTAs
 //   any(mine)                         true if it is for some thread
 //   sort(keys, n)                     ascending; the array has room up to the next power of two, 64 at least
 //   put(to, x)                        a struct of multiples of 16 bytes into the plan

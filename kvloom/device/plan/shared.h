@@ -5,9 +5,12 @@
 
 namespace kvloom::device_plan {
 
-inline constexpr int kThreads = 512, kWarps = kThreads / 32;
-inline constexpr int kCtas = 8;  // a plan of 1024 requests is 400 KB of items: more than one SM writes in 5 us
+inline constexpr int kThreads = 512, kWarps = kThreads / 32;  // at most
+inline constexpr int kCtas = 16;  // a power of two. A plan of 1024 requests is 400 KB of items: more than one SM writes in 5 us
 static_assert(kThreads >= plan::kMaxPlannedCtas);
+
+/// Threads of a CTA: one a list and one a cut, as far as there are so many. Those that have nothing to do take time all the same.
+constexpr int threads_for(int64_t lists, int32_t num_ctas) { return max_of<int64_t>(lists, num_ctas) <= kThreads / 2 ? kThreads / 2 : kThreads; }
 
 /// What warps tell each other. Twice, in turn: what was told last may still be read.
 inline constexpr int kMaxMost = 4;  // numbers of a most()
