@@ -47,8 +47,8 @@ class Packed {
     return reinterpret_cast<const T*>(there_.data() + at);
   }
   IndexView put(const IndexView& v) {
-    if (!v.given()) return v;
-    return v.is_64 ? IndexView(put(static_cast<const int64_t*>(v.data), v.size), v.size) : IndexView(put(static_cast<const int32_t*>(v.data), v.size), v.size);
+    if (v.is_64) return IndexView(put(static_cast<const int64_t*>(v.data), v.size), v.size);
+    return v.given() ? IndexView(put(static_cast<const int32_t*>(v.data), v.size), v.size) : v;
   }
   void upload() { there_.upload(here_.data(), int64_t(here_.size())); }
 
@@ -74,9 +74,7 @@ TEST_F(GpuDevicePlan, TheHostsBytesOfRandomSteps) {
     planner.plan(s.b.batch, want.data, want.bytes);
     Batch there = s.b.batch;
     arrays.clear();
-    there.qo_indptr = arrays.put(there.qo_indptr);
-    there.kv_len = arrays.put(there.kv_len);
-    there.list_indptr = arrays.put(there.list_indptr);
+    for (IndexView* view : {&there.qo_indptr, &there.kv_len, &there.list_indptr}) *view = arrays.put(*view);
     if (there.q_pos0 != nullptr) there.q_pos0 = arrays.put(there.q_pos0, there.num_requests);
     if (there.prefix != nullptr) there.prefix = arrays.put(there.prefix, there.num_requests);
     arrays.upload();

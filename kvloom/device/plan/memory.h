@@ -11,7 +11,7 @@
 //   scan_most<State>(n, mine, totals, load, store)  the same, and totals are summed up: two numbers of 32 bits
 //   most(mine)                        each of an array's numbers, the largest that a thread has
 //   any(mine)                         true if it is for some thread
-//   sort(keys, n)                     ascending; the array has room up to the next power of two, 64 at least
+//   sort(keys, n)                     ascending, no two the same; the array has room up to the next power of two, 64 at least
 //   put(to, x)                        a struct of multiples of 16 bytes into the plan
 // and what threads keep between phases lies in this file's structs, in shared memory.
 #pragma once
