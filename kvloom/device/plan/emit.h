@@ -134,9 +134,15 @@ KVLOOM_HD void put_unit(Block&, const Step& s, const Totals& totals, int32_t u) 
   const CutMemory& m = s.memory.cuts;
   const Cut& cut = m.cut[m.unit_cut[u]];
   const plan::PlannedTile& t = s.tiles[tile_of_unit(s, totals, cut.unit)];
-  const int32_t run = cut.unit - t.first_unit, first = m.unit_touch[u], parts = m.unit_touch[u + 1] - first;
-  const int32_t row = s.groups[t.group].token_begin * s.args.group_size + t.row_begin;
-  s.units()[u] = {row, t.row_count, s.kv_head_of(t, run), s.heads_of(t, run), first, parts, parts};
+  const int32_t run = cut.unit - t.first_unit;
+  MergeUnit unit;
+  unit.row_begin = s.groups[t.group].token_begin * s.args.group_size + t.row_begin;
+  unit.row_count = t.row_count;
+  unit.kv_head = s.kv_head_of(t, run);
+  unit.kv_head_count = s.heads_of(t, run);
+  unit.entry_begin = m.unit_touch[u];
+  unit.entry_count = unit.arrivals = m.unit_touch[u + 1] - unit.entry_begin;
+  s.units()[u] = unit;
   s.args.counters[u] = 0;
 }
 
