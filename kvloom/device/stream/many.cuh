@@ -11,7 +11,8 @@ template <AttendConfig C, class V>
 struct ManyRows {
   using Rows = Warp<C, V, true>;
   static constexpr bool kSum = block::has_weight<V>();
-  static constexpr int kTiles = Rows::kDimTiles;
+  static constexpr int kTiles = Rows::kDimTiles, kKeys = C.step_keys();
+  static_assert(C.heads == 1 && C.step_pieces() == 1);
 
   /// The lane's two rows and what it has of their O.
   struct Sums {
@@ -46,6 +47,67 @@ struct ManyRows {
     rows.state.clear();
   }
 
+  /// Keys of a pass that every row keeps, and what their scores are multiplied by.
+  struct Whole {
+    int32_t begin, end;
+    block::Scaling scaling;
+    __device__ __forceinline__ bool has(int32_t token) const { return token >= begin && token + kKeys <= end; }
+  };
+  using Scores = sm80::Scores<Rows::S>;
+
+  /// Two pieces that all rows keep, the second one right behind the first in the ring: scores of both at once, then one after the other what
+  /// Warp::step does with one.
+  __device__ __forceinline__ void step_of_two(const Pass<C>& pass, const Whole& whole, int32_t token, int32_t second) {
+    constexpr sm80::AttendConfig S = Rows::S;
+    using K = sm80::Keys<S, false, S.key_tiles()>;
+    constexpr int kSteps = C.head_dim_qk / 16, kPieceK = int(sizeof m.k[0]), kPieceV = int(sizeof m.v[0]);
+    static_assert(K::kTogether == S.key_tiles());
+    const block::Scaling& scaling = whole.scaling;
+    const uint32_t k = ptx::shared_address(m.k[rows.at.at]) + rows.lane_k, v = ptx::shared_address(m.v[rows.at.at]) + rows.lane_v;
+    const K keys[2] = {{{k}}, {{k + kPieceK}}};
+    const block::Rows of = rows.rows();
+    const block::WarpKeys there[2] = {keys_at(pass, token), keys_at(pass, second)};
+    Scores x[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if constexpr (Rows::kForm == block::Form::biased) block::start_biased(x[i].s, of, 0, there[i], 1.0f / scaling.by.hooks);
+      else sm80::clear_scores(x[i].s);
+    }
+    uint32_t raw[2][2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) keys[i].load(raw[0][i], 0, 0);
+#pragma unroll
+    for (int d = 0; d < kSteps; ++d) {
+      uint32_t a[4];
+      rows.q.get(a, 0, d);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (d + 1 < kSteps) keys[i].load(raw[(d + 1) % 2][i], 0, d + 1);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        uint32_t b[K::kTogether][2];
+        K::operands(b, raw[d % 2][i]);
+#pragma unroll
+        for (int n = 0; n < K::kTogether; ++n) ptx::warp_mma_m16n8k16<S.qk_dtype()>(x[i].s[0][n], a, b[n][0], b[n][1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      block::warp_apply_variant<V, Rows::kForm, true>(x[i].s, rows.args.params.variant, scaling.by, of, 0, there[i], false);
+      auto& state = rows.state;
+      if constexpr (!kSum) {
+        const auto tops = state.softmax.tops(x[i].s);
+        if (state.softmax.warp_must_raise(tops, scaling.slack)) state.softmax.raise(tops, scaling.scale, scaling.slack).apply(state.o);
+      }
+      sm80::weigh<S, V>(x[i], state, scaling.scale);
+      sm80::warp_accumulate<S, S.key_tiles() / 2, kTiles>(state.o, x[i].p, v + uint32_t(i * kPieceV));
+    }
+  }
+  __device__ __forceinline__ block::WarpKeys keys_at(const Pass<C>& pass, int32_t token) const {
+    return {&pass.group, token, 0, pass.kv_head, pass.group.kv_pos0 + token, nullptr, nullptr, 0, kKeys, 1};
+  }
+
   /// All pieces of a pass, which is a chunk.
   __device__ __forceinline__ void attend(Pass<C>& pass, block::Marks& marks) {
     rows.pass = &pass;
@@ -58,22 +120,36 @@ struct ManyRows {
     chunk.clear();
     rows.state.clear();
     const bool idle = rows.row0 >= pass.item.row_count;
-    const int turns = max_of(1, pass.num_pieces / C.turn_pieces());
-    int left = turns;
+    const int turns = pass.num_pieces / C.turn_pieces();
     if constexpr (block::kMarks) {
       if (pass.num_pieces > 0) m.piece.wait_full(rows.at);
       marks.fed();
     }
+    const block::TileWalk walk = pass.walk;  // in registers
+    const Whole whole{pass.masked ? 0 : pass.hull.all_begin, pass.masked ? 0 : pass.hull.all_end, pass.scaling[0]};
 #pragma unroll 1
-    for (int i = 0; i < pass.num_pieces; ++i) {
-      m.piece.wait_full(rows.at);
-      if (!idle || block::kArrivingLanes != 1) rows.step(piece_token<C>(pass, i));  // barriers for racecheck are of all warps
-      m.piece.warp_leave(rows.at);
-      rows.at.next();
-      if (--left == 0) {
-        take_turn();
-        left = turns;
+    for (int share = 0; turns > 0 && share < C.head_warps(); ++share) {
+#pragma unroll 1
+      for (int turn = 0; turn < turns;) {
+        const int32_t token = walk.template tile<kKeys>(turn * C.head_warps() + share);
+        const bool two = turn + 1 < turns && rows.at.at + 1 < C.pieces;  // next to each other in the ring
+        const int32_t second = walk.template tile<kKeys>((turn + 1) * C.head_warps() + share);
+        if (two && whole.has(token) && whole.has(second)) {
+          m.piece.wait_full(rows.at);
+          m.piece.wait_full({rows.at.at + 1, rows.at.parity});
+          if (!idle) step_of_two(pass, whole, token, second);
+          m.piece.warp_leave(rows.at);
+          rows.at.next();
+          turn += 2;
+        } else {
+          m.piece.wait_full(rows.at);
+          if (!idle || block::kArrivingLanes != 1) rows.step(token);  // barriers for racecheck are of all warps
+          turn += 1;
+        }
+        m.piece.warp_leave(rows.at);
+        rows.at.next();
       }
+      take_turn();
     }
     marks.attended();
     take_chunk(pass);
