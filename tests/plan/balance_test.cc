@@ -275,26 +275,53 @@ TEST(Balance, SharedLevelsComeFirst) {
   }
 }
 
+/// `readers` requests of `kPrefix` shared keys, in `prefixes` of as many requests each, and `kOwn` of their own.
+struct PrefixStep {
+  static constexpr int32_t kPrefix = 8192, kOwn = 256;
+  AttentionSpec spec = small_spec(32, 8);
+  TestBatch b;
+  Capacity capacity;
+
+  PrefixStep(int32_t readers, int32_t prefixes) : b(std::vector<int32_t>(readers, 1), std::vector<int32_t>(readers, kPrefix + kOwn), spec) {
+    const int32_t pages = kPrefix / spec.page_size, each = readers / prefixes;
+    for (int32_t p = 0; p < prefixes; ++p) {
+      b.groups.push_back({.level = 0, .list_begin = p * pages, .kv_end = kPrefix, .tokens = {}});
+      b.group_tokens.push_back({});
+      for (int32_t t = 0; t < each; ++t) b.group_tokens.back().push_back(p * each + t);
+    }
+    for (int32_t t = 0; t < readers; ++t) {
+      b.groups.push_back({.level = 1, .list_begin = pages, .kv_end = kOwn, .kv_pos0 = kPrefix, .tokens = {}});
+      b.group_tokens.push_back({t});
+    }
+    b.bind();
+    capacity = capacity_of(b);
+    capacity.max_level_rows = readers;
+  }
+};
+
+TEST(Balance, OnePrefixOfAllIsFilledAround) {
+  SchedulerConfig config = gpu_config(132, Policy::automatic);
+  config.fill_from = 250'000;
+  const auto policy = [&](int32_t prefixes, int64_t cost_shared) {
+    PrefixStep s(64, prefixes);
+    config.cost_shared = cost_shared;
+    const Planned p(s.spec, s.capacity, config, s.b.batch);
+    EXPECT_EQ(test::PlanExecutor(p.view, s.spec).check(), "");
+    return p.header().policy;
+  };
+  EXPECT_EQ(policy(1, 10'000), Policy::fill);
+  EXPECT_EQ(policy(1, 0), Policy::heap) << "merges cost nothing besides";
+  EXPECT_EQ(policy(4, 10'000), Policy::heap);
+}
+
 // Whoever has a part of a shared prefix merges with all that read it, and so gets less of what is poured around it.
 TEST(Balance, FillLeavesTimeForMergesOfSharedLevels) {
-  const AttentionSpec spec = small_spec(32, 8);
-  constexpr int32_t kReaders = 64, kPrefix = 8192, kOwn = 256;
-  TestBatch b(std::vector<int32_t>(kReaders, 1), std::vector<int32_t>(kReaders, kPrefix + kOwn), spec);
-  b.groups.push_back({.level = 0, .kv_end = kPrefix, .tokens = {}});
-  b.group_tokens.push_back({});
-  for (int32_t t = 0; t < kReaders; ++t) b.group_tokens.back().push_back(t);
-  for (int32_t t = 0; t < kReaders; ++t) {
-    b.groups.push_back({.level = 1, .list_begin = kPrefix / spec.page_size, .kv_end = kOwn, .kv_pos0 = kPrefix, .tokens = {}});
-    b.group_tokens.push_back({t});
-  }
-  b.bind();
-  Capacity c = capacity_of(b);
-  c.max_level_rows = kReaders;
+  const PrefixStep s(64, 1);
   const auto most_beside = [&](int64_t cost_shared) {  // keys of few rows of a CTA that has a part of the prefix
     SchedulerConfig config = gpu_config(132, Policy::fill);
     config.cost_shared = cost_shared;
-    const Planned p(spec, c, config, b.batch);
-    EXPECT_EQ(test::PlanExecutor(p.view, spec).check(), "");
+    const Planned p(s.spec, s.capacity, config, s.b.batch);
+    EXPECT_EQ(test::PlanExecutor(p.view, s.spec).check(), "");
     int64_t most = 0;
     for (int32_t cta = 0; cta < 132; ++cta) {
       int64_t keys = 0;
