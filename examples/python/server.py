@@ -16,6 +16,11 @@ spec = kvloom.Spec(num_qo_heads=HEADS, num_kv_heads=HEADS, head_dim=DIM, page_si
 engine = kvloom.Engine(spec, max_requests=MOST, max_query_tokens=MOST * CHUNK, max_kv_tokens=PAGES * PAGE, backend=BACKEND, policy="fixed_split", split_tokens=256)
 
 
+def times(x, w):
+    """x @ w row by row: the bits of a product of matrices hang on how many rows there are."""
+    return np.stack([row @ w for row in x])
+
+
 class Request:
     def __init__(self, prompt, new):
         self.tokens, self.length, self.computed, self.pages = list(prompt), len(prompt) + new, 0, []
@@ -41,11 +46,11 @@ def serve(waiting):
         slots = np.array([r.pages[p // PAGE] * PAGE + p % PAGE for r, n in zip(running, q_len) for p in range(r.computed, r.computed + n)])
 
         x = embedding[np.concatenate(step)]
-        q, k, v = (tensor((x @ w).reshape(-1, HEADS, DIM)) for w in qkv_weights)
+        q, k, v = (tensor(times(x, w).reshape(-1, HEADS, DIM)) for w in qkv_weights)
         kvloom.append_kv(k, v, *caches, slots=there(slots))
         plan = engine.plan(np.add(begin, q_len), np.cumsum([0, *q_len]), block_table=table)
         attended = host(engine.run(plan, q, *caches, pages=there(table)))
-        logits = attended.reshape(len(x), -1) @ out_weights @ embedding.T
+        logits = times(times(attended.reshape(len(x), -1), out_weights), embedding.T)
 
         for r, n, last in zip(running, q_len, np.cumsum(q_len) - 1):
             r.computed += n

@@ -107,26 +107,30 @@ TEST_F(GpuEngine, B33_HooksAreAskedAboutPairsThatThereAre) {
   spec.variant.user = of_text(kStraying, "straying.h");
   spec = with_user_variant(spec);
   add_kernels(gpu, spec);
-  for (const Policy policy : kWays) {
-    SCOPED_TRACE(name_of(policy));
-    Step s = make_step({{1, 1000}, {3, 0}, {37, 129}, {5, 2}, {1, 77}}, spec);
-    const std::vector<int32_t> q_len = {1, 3, 37, 5, 1};
-    std::vector<int32_t> strays(2, 0);
-    const VariantParam here[] = {{"q_len", q_len.data(), {5}}, {"kv_len", s.kv_len.data(), {5}}, {"strays", strays.data(), {2}}};
-    GpuBuffer q = put(q_len), kv = put(s.kv_len), seen = put(strays);
-    const VariantParam there[] = {{"q_len", q.as<int32_t>(), {5}}, {"kv_len", kv.as<int32_t>(), {5}}, {"strays", seen.as<int32_t>(), {2}}};
-    EngineOptions options = cuda_options();
-    options.policy = policy;
-    Engine engine(s.spec, large(), options);
-    const Plan plan = engine.plan(s.batch);
-    GpuStep g(s);
-    g.poison();
-    g.tensors.params = {there, 3};
-    engine.run(plan, g.tensors);
-    s.tensors.params = {here, 3};
-    expect_device_right(g, s);
-    seen.download(strays.data(), sizeof(int32_t) * 2);
-    EXPECT_EQ(strays, std::vector<int32_t>({0, 0}));
+  for (const char* kernel : {"sm90", "sm80"}) {
+    if (kernel == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    for (const Policy policy : kWays) {
+      SCOPED_TRACE(testing::Message() << kernel << ", " << name_of(policy));
+      Step s = make_step({{1, 1000}, {3, 0}, {37, 129}, {5, 2}, {1, 77}}, spec);
+      const std::vector<int32_t> q_len = {1, 3, 37, 5, 1};
+      std::vector<int32_t> strays(2, 0);
+      const VariantParam here[] = {{"q_len", q_len.data(), {5}}, {"kv_len", s.kv_len.data(), {5}}, {"strays", strays.data(), {2}}};
+      GpuBuffer q = put(q_len), kv = put(s.kv_len), seen = put(strays);
+      const VariantParam there[] = {{"q_len", q.as<int32_t>(), {5}}, {"kv_len", kv.as<int32_t>(), {5}}, {"strays", seen.as<int32_t>(), {2}}};
+      EngineOptions options = cuda_options();
+      options.policy = policy;
+      options.kernel = kernel;
+      Engine engine(s.spec, large(), options);
+      const Plan plan = engine.plan(s.batch);
+      GpuStep g(s);
+      g.poison();
+      g.tensors.params = {there, 3};
+      engine.run(plan, g.tensors);
+      s.tensors.params = {here, 3};
+      expect_device_right(g, s);
+      seen.download(strays.data(), sizeof(int32_t) * 2);
+      EXPECT_EQ(strays, std::vector<int32_t>({0, 0}));
+    }
   }
 }
 

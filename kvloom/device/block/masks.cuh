@@ -123,8 +123,11 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
     const uint32_t some = __reduce_or_sync(0xffffffffu, i == w ? live : 0u);
     if (lane == i) mask.live[i] = some;
   }
+  if constexpr (has_logit<V>()) {  // which is asked about what the words say, in rows past the last as well
+    for (int i = runs.rows * kWords + lane; i < kRows * kWords; i += 32) mask.word[i] = 0;
+  }
   const bool all = __all_sync(0xffffffffu, full == kAll);
-  if (lane == 0) mask.full = all;
+  if (lane == 0) mask.full = all && runs.rows > 0;
   __syncwarp();
 }
 

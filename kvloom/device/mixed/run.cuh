@@ -48,6 +48,7 @@ struct Cta {
     marks.first(view_plan(args.attend.plan));
     Computing<C, V>& kept = both.computing[ptx::uniform(int(threadIdx.x) >> 5) - F.kLoaderWarps];
     kept = {{}, stream::first_places<F>()};
+    __syncwarp();
     many.passes.wait_full({});
     if (many.pass[0].end && many.pass[0].more) hand_over();  // the list begins with few rows
 #pragma unroll 1
@@ -56,6 +57,7 @@ struct Cta {
       sm90::team_run<M, V>(args, many, many_at, gathered, marks, [&](const auto& next) { hand_over_at(many, next); });
       if (!warp_go_on(many, many_at.pass)) return;
       kept.many = many_at;
+      __syncwarp();
       stream::WarpPlaces<F> few_at = kept.few;
       stream::team_run<F, V>(args.attend, few, few_at, marks, [&](const auto& next) { hand_over_at(few, next); });
       if (!warp_go_on(few, few_at.pass)) return;
@@ -118,6 +120,7 @@ struct Cta {
       at.next();
     }
     kept = loader.progress;
+    __syncwarp();
     return true;
   }
   /// Who makes passes, and all who load where rows are fetched one by one: then passes are made one ahead.
@@ -126,6 +129,7 @@ struct Cta {
     Loading<C, V>& loading = both.loading[warp];
     loading = {{}, stream::RowLoaderProgress<F>(warp)};
     if (makes) both.making = {};
+    __syncwarp();
     int kind = 1;
 #pragma unroll 1
     for (bool ahead = false;; ahead = true) {
@@ -134,6 +138,7 @@ struct Cta {
         __syncwarp();  // all lanes have read it
         passes.warp_make_next();
         both.making = passes.making();
+        __syncwarp();
         if (!gathered && both.making.done) return;
       }
       if (!gathered) continue;
