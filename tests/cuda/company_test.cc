@@ -17,6 +17,7 @@ struct World {
 constexpr World kWorlds[] = {
     {"plain", [](AttentionSpec&) {}},
     {"short chunks", [](AttentionSpec& s) { s.variant.sink = true; s.o_dtype = DType::f32; }, 128},
+    {"groups of one", [](AttentionSpec& s) { s.num_kv_heads = s.num_qo_heads; }, 256},
     {"pages of 3", [](AttentionSpec& s) { s.page_size = 3; }},
     {"window", [](AttentionSpec& s) { s.variant.range.left = 150; }},
     {"not causal", [](AttentionSpec& s) { s.variant.range.causal = false; s.variant.range.left = 90; s.variant.range.right = 40; }},
