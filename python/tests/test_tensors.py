@@ -2,6 +2,8 @@
 
 import array
 import gc
+import sys
+import types
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +13,8 @@ import exporters
 import kvloom
 import reference
 from exporters import CUDA, Exchange, Export, Unversioned, Versioned
+from kvloom import _frameworks
+from kvloom.flashinfer import _arrays
 from reference import close
 
 
@@ -142,19 +146,21 @@ def test_empty_tensors():
     assert not o.any() and np.all(lse == -np.inf)
 
 
+class Array:
+    """NumPy's, handed over as other frameworks hand over theirs."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **wanted):
+        return self.array.__dlpack__(**wanted)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 def test_types_of_jax_are_never_written(qkv):
     """By where a type comes from, so this needs no JAX: its arrays are immutable, and their __dlpack__ does not say so."""
-
-    class Array:
-        def __init__(self, array):
-            self.array = array
-
-        def __dlpack__(self, **wanted):
-            return self.array.__dlpack__(**wanted)
-
-        def __dlpack_device__(self):
-            return self.array.__dlpack_device__()
-
     out = np.zeros((5, 2, 32), np.float32)
     kvloom.attention(*qkv, out=Array(out))
     close(out, reference.attention(*qkv)[0])
@@ -188,3 +194,17 @@ def test_jax(qkv):
         kvloom.attention(*arrays, out=jax.numpy.zeros((5, 2, 32)))
     with pytest.raises(ValueError, match="`k`"):
         kvloom.append_kv(arrays[1], arrays[2], *[jax.numpy.zeros((3, 4, 2, 32))] * 2, slots=[0] * 9)
+
+
+def test_types_of_cupy_are_made_by_cupy(qkv, monkeypatch):
+    """By where a type comes from, so this needs no CuPy: outputs are its own, the stream is its current one. On a GPU: test_gpu_cupy.py."""
+    ndarray = type("ndarray", (Array,), {"__module__": "cupy"})
+    cuda = types.SimpleNamespace(get_current_stream=lambda: types.SimpleNamespace(ptr=1234))
+    monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(empty=lambda shape, dtype: ndarray(np.empty(shape, dtype)), cuda=cuda))
+    o, lse = kvloom.attention(*(ndarray(x) for x in qkv), return_lse=True)
+    assert type(o) is ndarray and type(lse) is ndarray
+    wanted, wanted_lse = reference.attention(*qkv)
+    close(o.array, wanted)
+    close(lse.array, wanted_lse)
+    assert _frameworks.current_stream(o, 0) == 1234
+    assert _arrays.on_gpu(o) and _arrays.device_of(o) == "cuda"

@@ -2,7 +2,7 @@
 // are not.
 #include "kvloom/attn/mask.h"
 #include "kvloom/runtime/boxes.h"
-#include "tests/cuda/engine_fixture.h"
+#include "tests/cuda/hopper_fixture.h"
 
 #include <cmath>
 #include <cstring>
@@ -49,25 +49,7 @@ struct Boxed {
   }
 };
 
-AttentionSpec spec_of(Storage storage, int32_t kv_heads, int32_t heads) {
-  AttentionSpec s = gpu_spec();
-  s.storage = storage;
-  s.page_size = storage == Storage::paged ? 16 : 1;
-  s.num_kv_heads = kv_heads, s.num_qo_heads = heads;
-  return s;
-}
-
-class GpuBoxes : public GpuEngine {
- protected:
-  void SetUp() override {
-    GpuEngine::SetUp();
-    if (!gpu.is_fake() && gpus()[0].arch != "sm_90a") GTEST_SKIP() << "wants a GPU of compute capability 9.0";
-  }
-  void TearDown() override {
-    gpu.set_spec(nullptr);
-    GpuEngine::TearDown();
-  }
-};
+class GpuBoxes : public HopperEngine {};
 using CudaBoxes = CudaEngine;
 
 TEST_F(CudaBoxes, StridesWithoutAMapAreNamed) {
@@ -106,7 +88,7 @@ TEST_F(GpuBoxes, HeadsBackwards) {
     t.k.data = static_cast<char*>(t.k.data) + 64 * 2, t.k.stride[2] = -64;
     return t;
   };
-  const AttentionSpec spec = spec_of(Storage::paged, 2, 4);
+  const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 4);
   Boxed boxed(gpu, spec, {{60, 90}, {40, 70}});
   const std::string text = boxed.refusal(backwards(boxed));
   EXPECT_TRUE(has(text, "run: k: strides of pages and heads: got 2048 and -64 elements, wanted none below 0") && has(text, "options.kernel = \"sm80\"")) << text;
@@ -117,7 +99,7 @@ TEST_F(GpuBoxes, HeadsBackwards) {
 
 /// Rows that are fetched one by one land in one CTA: not in the kernel whose CTAs share boxes.
 TEST_F(GpuBoxes, PagesTooSmallForBoxes) {
-  AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
   spec.page_size = 3;
   Boxed boxed(gpu, spec, {{60, 90}, {40, 70}});
   boxed.expect_right(boxed.on_gpu.tensors, "pages of 3");
@@ -126,7 +108,7 @@ TEST_F(GpuBoxes, PagesTooSmallForBoxes) {
 // Keys that no row keeps at the list's end: NaN, ids wild, or no entries at all.
 TEST_F(GpuBoxes, KeysBehindTheLastKept) {
   for (const Storage storage : {Storage::paged, Storage::ragged}) {
-    AttentionSpec spec = spec_of(storage, 2, 8);
+    AttentionSpec spec = hopper_spec(storage, storage == Storage::paged ? 16 : 1, 2, 8);
     Step step;
     step.spec = spec, step.requests = {{100, 300}};
     step.make();
@@ -156,7 +138,7 @@ TEST_F(GpuBoxes, KeysBehindTheLastKept) {
 
 TEST_F(GpuBoxes, NoPagesAtAll) {
   for (const int32_t page_size : {1, 16}) {
-    AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+    AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
     spec.page_size = page_size;
     Step step;
     step.spec = spec, step.requests = {{60, 0}}, step.spare_pages = 0;
@@ -173,7 +155,7 @@ TEST_F(GpuBoxes, NoPagesAtAll) {
 }
 
 TEST_F(GpuBoxes, APrefixAlone) {
-  AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
   spec.variant.range.left = 10;
   Step step;
   step.spec = spec, step.requests = {{100, 300}};
@@ -198,7 +180,7 @@ TEST_F(GpuBoxes, APrefixAlone) {
 
 // Rows of O that count down in memory are written row by row.
 TEST_F(GpuBoxes, OutputBackwards) {
-  const AttentionSpec spec = spec_of(Storage::paged, 2, 8);
+  const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
   Step step;
   step.spec = spec, step.requests = {{60, 90}};
   step.make();
@@ -229,7 +211,7 @@ TEST_F(GpuBoxes, OutputBackwards) {
 void expect_unkept_keys_unseen(FakeGpu& gpu, int seed, bool few) {
   std::mt19937 rnd(seed);
   const auto pick = [&](std::initializer_list<int> v) { return *(v.begin() + rnd() % v.size()); };
-  AttentionSpec spec = spec_of(Storage::paged, few ? pick({1, 2, 3, 4, 8}) : pick({1, 2, 3}), 0);
+  AttentionSpec spec = hopper_spec(Storage::paged, 16, few ? pick({1, 2, 3, 4, 8}) : pick({1, 2, 3}), 0);
   const int g = pick({1, 2, 3, 4, 5, 8, 16, 7});
   spec.num_qo_heads = spec.num_kv_heads * g;
   spec.page_size = pick({1, 2, 3, 5, 8, 16, 24, 64});
@@ -301,7 +283,7 @@ TEST_F(GpuBoxes, DimensionsOfOne) {
   using Shape = std::tuple<Storage, DType, int32_t>;
   const auto with = [&](const Shape& shape, const std::vector<Request>& requests) {
     const auto [storage, kv_dtype, kv_heads] = shape;
-    AttentionSpec spec = spec_of(storage, kv_heads, (is_fp8(kv_dtype) ? 4 : 32) * kv_heads);  // fp8 keys meet few rows alone by boxes
+    AttentionSpec spec = hopper_spec(storage, storage == Storage::paged ? 16 : 1, kv_heads, (is_fp8(kv_dtype) ? 4 : 32) * kv_heads);  // fp8 keys meet few rows alone by boxes
     spec.kv_dtype = kv_dtype;
     if (is_fp8(kv_dtype)) spec.head_dim_qk = spec.head_dim_vo = 128;
     Step step;

@@ -19,14 +19,6 @@ std::vector<Request> both_kinds() { return {{1, 200}, {70, 300}, {2, 0}, {1, 77}
 
 class GpuMixed : public HopperEngine {
  protected:
-  Step step_of(const AttentionSpec& spec, std::vector<Request> requests, uint32_t seed = 1) {
-    Step step;
-    step.spec = spec;
-    step.requests = std::move(requests);
-    step.seed = seed;
-    step.make();
-    return step;
-  }
   /// The first `tokens` keys of all requests are in the pages of the first one's.
   static void share(Step& step, int32_t tokens) {
     for (size_t r = 1; r < step.requests.size(); ++r) {
@@ -38,7 +30,7 @@ class GpuMixed : public HopperEngine {
 TEST_F(GpuMixed, EveryLayout) {
   for (const Layout& layout : kLayouts) {
     for (const int32_t ctas : {1, 4, 13}) {
-      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 2, 8), both_kinds(), uint32_t(ctas));
+      Step step = make_step(both_kinds(), hopper_spec(layout.storage, layout.page_size, 2, 8), uint32_t(ctas));
       expect_right(step, options("sm90", ctas), layout.name() + ", " + std::to_string(ctas) + " CTAs");
     }
   }
@@ -48,7 +40,7 @@ TEST_F(GpuMixed, EveryLayout) {
 TEST_F(GpuMixed, PartsOfBothKinds) {
   for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::ragged, 1}}) {
     for (const Policy policy : {Policy::automatic, Policy::stream, Policy::heap}) {
-      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 1, 4), {{1, 2500}, {20, 2000}, {3, 900}, {50, 1500}});
+      Step step = make_step({{1, 2500}, {20, 2000}, {3, 900}, {50, 1500}}, hopper_spec(layout.storage, layout.page_size, 1, 4));
       EngineOptions o = options("sm90", 9);
       o.policy = policy;
       const PlanHeader header = expect_right(step, o, layout.name() + ", " + name_of(policy));
@@ -71,7 +63,7 @@ TEST_F(GpuMixed, Variants) {
       for (const int32_t ctas : {1, 6}) {
         AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
         set(spec.variant);
-        Step step = step_of(spec, both_kinds());
+        Step step = make_step(both_kinds(), spec);
         expect_right(step, options("sm90", ctas), std::string(name) + ", " + layout.name() + ", " + std::to_string(ctas) + " CTAs");
       }
     }
@@ -89,7 +81,7 @@ TEST_F(GpuMixed, SharedPrefixes) {
         std::vector<Request> requests;
         for (int i = 0; i < 12; ++i) requests.push_back({1 + i % 2, 512 + 17 * i + 2});
         requests.push_back({30, 590});
-        Step step = step_of(spec, requests);
+        Step step = make_step(requests, spec);
         share(step, 512);
         Capacity capacity = step.capacity();
         capacity.max_level_rows = 64;
@@ -108,9 +100,11 @@ TEST_F(GpuMixed, ManyRowsAloneHaveKernelsOfTheirOwn) {
     const std::pair<std::vector<Request>, const char*> steps[] = {
         {{{70, 300}, {33, 33}, {90, 411}}, alone}, {{{70, 300}, {1, 77}}, "attend_mixed"}, {{{1, 300}, {2, 77}}, "attend_memory"}};
     for (const auto& [requests, entry] : steps) {
-      Step step = step_of(hopper_spec(layout.storage, layout.page_size, 2, 8), requests);
+      Step step = make_step(requests, hopper_spec(layout.storage, layout.page_size, 2, 8));
       expect_right(step, options("sm90", 5), layout.name() + ", " + entry);
-      if (gpu.is_fake()) EXPECT_EQ(gpu.last_entry(), entry) << layout.name();
+      if (gpu.is_fake()) {
+        EXPECT_EQ(gpu.last_entry(), entry) << layout.name();
+      }
     }
   }
 }
@@ -122,7 +116,7 @@ TEST_F(GpuMixed, GraphsOfChangingKinds) {
     const AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
     use_kernels_for(spec);
     Engine engine(spec, {8, 300, 4000, 0, 0}, options("sm90", 5));
-    Step largest = step_of(spec, {{200, 2000}, {97, 1900}, {1, 20}, {1, 20}, {1, 20}});
+    Step largest = make_step({{200, 2000}, {97, 1900}, {1, 20}, {1, 20}, {1, 20}}, spec);
     Captured graph(engine, largest);
     const std::vector<std::vector<Request>> steps = {
         {{60, 700}, {1, 900}, {1, 17}, {2, 300}},  {{1, 1200}, {1, 40}, {1, 900}},           {{1, 300}, {100, 100}, {1, 64}, {31, 999}},
@@ -130,7 +124,7 @@ TEST_F(GpuMixed, GraphsOfChangingKinds) {
         {{3, 500}, {64, 64}, {1, 1500}, {20, 20}}, {{90, 90}, {1, 1900}},
     };
     for (size_t i = 0; i < steps.size(); ++i) {
-      Step s = step_of(spec, steps[i], uint32_t(i + 5));
+      Step s = make_step(steps[i], spec, uint32_t(i + 5));
       graph.replay(s, layout.name() + ", step " + std::to_string(i));
     }
     EXPECT_GE(graph.captures, 4) << "kinds of steps have graphs of their own";
