@@ -31,7 +31,7 @@ struct Cta {
     constexpr int kWarps = C.few.kWarps + C.few.kLoaderWarps;
     ptx::fence_shared_async();
     __syncwarp();
-    ptx::named_barrier_sync(kHandOverBarrier, 32 * (gathered ? kWarps : kWarps - 1));  // boxes: who makes passes has none
+    ptx::named_barrier_sync_anywhere(kHandOverBarrier, 32 * (gathered ? kWarps : kWarps - 1));  // boxes: who makes passes has none
   }
 
   /// ... by those who compute, where the pass at `next` ends one kind and the other's follow: before they merge what they have stored.

@@ -18,7 +18,11 @@ __device__ __forceinline__ void warpgroup_give_registers() {
 
 /// Barrier `id` (1 .. 15; 0 is __syncthreads) of `threads` threads, whole warps.
 __device__ __forceinline__ void named_barrier_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-/// The same, and what it returns is true if `value` is for any of them.
+/// The same by warps that come from different places in the code: `bar.sync` is the aligned form, for which all of them must be at one instruction.
+__device__ __forceinline__ void named_barrier_sync_anywhere(int id, int threads) {
+  asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+/// named_barrier_sync, and what it returns is true if `value` is for any of them.
 __device__ __forceinline__ bool named_barrier_any(int id, int threads, bool value) {
   uint32_t any;
   asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"

@@ -6,6 +6,7 @@ inline void warpgroup_take_registers() {}
 template <int kRegisters>
 inline void warpgroup_give_registers() {}
 inline void named_barrier_sync(int id, int threads) { simt::named_barrier(id, threads); }
+inline void named_barrier_sync_anywhere(int id, int threads) { simt::named_barrier(id, threads); }
 inline bool named_barrier_any(int id, int threads, bool value) {
   static bool any[8][16];  // of the CTAs of a cluster
   bool& mine = any[blockIdx.x % 8][id];
