@@ -73,6 +73,10 @@ kvloom_status kvloom_load_ops(int32_t device) {
   return guarded([&] { kvloom::load_ops(device); });
 }
 
+kvloom_status kvloom_wait_for_stream(int32_t device, void* stream) {
+  return guarded([&] { kvloom::wait_for_stream(device, stream); });
+}
+
 kvloom_status kvloom_apply_rope(const kvloom_tensor* x, const int32_t* pos, const kvloom_rope* rope, const kvloom_op_options* where) {
   return guarded([&] {
     require_pointer(rope, "kvloom_apply_rope", "rope");

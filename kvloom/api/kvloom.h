@@ -336,6 +336,9 @@ typedef struct kvloom_op_options {
 void kvloom_op_options_init(kvloom_op_options* options, size_t struct_size);
 /* Compiles and loads the GPU kernels of these operations; else the first call does. device -1: as above. */
 kvloom_status kvloom_load_ops(int32_t device);
+/* Returns when everything in `stream` (a cudaStream_t or CUstream; NULL: the default stream) is done; device -1: as above. For callers whose
+ * framework works in no stream that it names (JAX), between a call and the use of what it wrote. Errors: the driver's, of a kernel in it. */
+kvloom_status kvloom_wait_for_stream(int32_t device, void* stream);
 
 /* Merge of states, row by row: LSE = log(e^a + e^b), O = (e^a O_a + e^b O_b) / (e^a + e^b); (0, -inf) is the identity, +-inf marks an empty
  * state whatever its O. o*: [rows, heads, dim] f32, f16 or bf16; lse*: fp32 [rows, heads], any strides. lse NULL: not wanted. Outputs may

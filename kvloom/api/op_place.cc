@@ -45,4 +45,9 @@ void OpPlace::check_array(const void* p, const char* name) const {
 
 void load_ops(int32_t device) { runtime::load_ops(runtime::Device::chosen(device)); }
 
+void wait_for_stream(int32_t device, void* stream) {
+  const runtime::ContextGuard guard(runtime::Device::chosen(device));
+  jit::check_driver(jit::driver().stream_synchronize(static_cast<jit::CuStream>(stream)), "cuStreamSynchronize", "a kernel of the stream failed");
+}
+
 }  // namespace kvloom

@@ -22,6 +22,10 @@ struct OpOptions {
 /// nothing can be loaded.
 void load_ops(int32_t device = -1);
 
+/// Returns when everything in `stream` (nullptr: the default one) is done: what callers need whose framework works in no stream that it names.
+/// Throws for a stream that is being captured, and for the error of a kernel in it.
+void wait_for_stream(int32_t device, void* stream);
+
 /// o, lse = merge of states a and b, row by row (attn/state.h has the formula): o_* [rows, heads, dim] f32, f16 or bf16, each of its own
 /// type; lse_* fp32 [rows, heads], natural log; any strides with a contiguous dim, each tensor its own. `lse` may be left out.
 /// Outputs may be the inputs of one side (in place: the same view), else they share memory with none.

@@ -41,6 +41,19 @@ def _numpy_dtype(name):
     return numpy.dtype(getattr(ml_dtypes, _NAMES[name]))
 
 
+class _Fresh:
+    """An array of JAX's that nobody has seen yet, to be written before anybody does: JAX's own can't be, and say so where they are asked by version."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, stream=None, **_):
+        return self.array.__dlpack__()  # waits until it is there
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
 def empty(like, shape, dtype: str):
     """An uninitialised tensor of `like`'s framework, where `like` is."""
     framework = framework_of(like)
@@ -50,11 +63,12 @@ def empty(like, shape, dtype: str):
     if framework == "cupy":
         return sys.modules["cupy"].empty(shape, dtype=_NAMES[dtype])
     if framework in ("jaxlib", "jax"):
+        device = next(iter(like.devices()))
+        if device.platform != "cpu":
+            return _Fresh(sys.modules["jax"].numpy.empty(shape, dtype=_NAMES[dtype], device=device))
         # JAX's arrays can't be written: NumPy's are, and converted() makes JAX's of them.
         import numpy as host
 
-        if next(iter(like.devices())).platform != "cpu":
-            raise TypeError("`out`: a JAX array on a GPU can't be written in place: give `out` as a tensor of CuPy or torch")
         return host.empty(shape, _numpy_dtype(dtype))
     numpy = sys.modules.get("numpy")
     if numpy is None:
@@ -64,13 +78,15 @@ def empty(like, shape, dtype: str):
 
 def converted(like, made):
     """`made`, an output that empty() gave, in `like`'s framework."""
+    if isinstance(made, _Fresh):
+        return made.array
     if framework_of(like) in ("jaxlib", "jax"):
         return sys.modules["jax"].numpy.asarray(made)
     return made
 
 
 def current_stream(tensor, device: int) -> int:
-    """Address of the stream that the tensor's framework works in; 0, the default stream, for those without one."""
+    """Address of the stream that the tensor's framework works in; 0, the default stream, for those without one (JAX: who uses that waits for it)."""
     framework = framework_of(tensor)
     if framework == "torch":
         return sys.modules["torch"].cuda.current_stream(device).cuda_stream
@@ -95,14 +111,21 @@ def ramp(like, device: int, size: int):
             made = cupy.arange(size, dtype=cupy.int32)
             cupy.cuda.get_current_stream().synchronize()
         return made
+    if framework in ("jaxlib", "jax"):
+        numpy = sys.modules["jax"].numpy
+        return numpy.arange(size, dtype="int32", device=next(iter(like.devices()))).block_until_ready()
     raise TypeError(
         f"`qo_indptr`: got None with lengths in a {type(like).__name__}, expected 0, 1, .. up to the number of requests on the GPU; "
-        "it is made for tensors of torch and CuPy alone"
+        "it is made for tensors of torch, CuPy and JAX alone"
     )
 
 
 def on_host(x):
     """x, or its copy on the host where it is on a GPU, which waits for it."""
+    if framework_of(x) in ("jaxlib", "jax"):
+        import numpy as host
+
+        return host.asarray(x)
     for move in ("cpu", "get"):  # torch, CuPy
         if hasattr(x, move) and not isinstance(x, dict):
             return getattr(x, move)()
@@ -133,7 +156,12 @@ def to_device(x, like):
         return torch.as_tensor(x, device=like.device)
     if framework == "cupy":
         return sys.modules["cupy"].asarray(x)
-    raise TypeError(f"no way is known to bring integers to the GPU of a {type(like).__name__}: use torch or CuPy, or kvloom.Engine")
+    if framework in ("jaxlib", "jax"):
+        import numpy as host
+
+        # On the host first: JAX makes int32 of int64 unless it is told otherwise, and page ids may be either.
+        return sys.modules["jax"].device_put(host.asarray(on_host(x), "int32"), next(iter(like.devices())))
+    raise TypeError(f"no way is known to bring integers to the GPU of a {type(like).__name__}: use torch, CuPy or JAX, or kvloom.Engine")
 
 
 def flattened(x, dims, name: str):

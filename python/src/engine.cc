@@ -152,6 +152,7 @@ nb::object Engine::run(const Plan& plan, const RunHandles& given) {
     return replanned ? KVLOOM_OK : kvloom_run(handle_->engine, plan.c(), tensors.c(), tensors.stream());
   });
   if (replanned) raise_refusal(KVLOOM_MISMATCH, "`plan`: another thread planned its next step while this run began; use a plan a thread");
+  if (tensors.must_wait()) wait_for_stream(handle_->place().device, tensors.stream());
   return tensors.result();
 }
 

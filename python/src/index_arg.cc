@@ -73,6 +73,7 @@ void IndexArg::take(nb::handle object, const char* name, Place place, bool anywh
   }
   TensorArg t;
   t.take(object, name);
+  streamless_ = t.streamless();
   const bool wide = t.is_type(dlpack::kInt, 64);
   if (!wide && !t.is_type(dlpack::kInt, 32)) raise_type_error(quoted(name) + "expected int32 or int64, got " + t.describe());
   if (!t.is_at(place) && !anywhere) {

@@ -39,6 +39,7 @@ class IndexArg {
   void hold(std::vector<int32_t> values, const char* name);
   /// Keeps what is read alive beyond the call that took it.
   nb::object owner() const { return owner_; }
+  bool streamless() const { return streamless_; }
 
  private:
   void require_size(int64_t size, const char* label) const;
@@ -47,7 +48,7 @@ class IndexArg {
   /// A list of lists of one length: a table.
   void hold_lists(const nb::object& rows);
 
-  bool given_ = false;
+  bool given_ = false, streamless_ = false;
   const char* name_ = "";
   const void* data_ = nullptr;
   int32_t bits_ = 64;

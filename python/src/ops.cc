@@ -42,6 +42,15 @@ void call(Call&& call) {
   check(status);
 }
 
+/// An operation that reads `tensors`: where their framework knows no stream, it is done when this returns.
+template <class Call>
+void call_at(const kvloom_op_options& where, std::initializer_list<const TensorArg*> tensors, Call&& operation) {
+  call(operation);
+  for (const TensorArg* t : tensors) {
+    if (t->given() && t->streamless()) return wait_for_stream(where.device, where.stream);
+  }
+}
+
 void merge_states(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle lse_b, nb::handle out, nb::handle lse, nb::handle stream) {
   TensorArg oa, la, ob, lb, o, l;
   oa.take(o_a, "o_a");
@@ -55,7 +64,7 @@ void merge_states(nb::handle o_a, nb::handle lse_a, nb::handle o_b, nb::handle l
   require_writable(o);
   require_writable(l);
   const kvloom_op_options where = where_of(oa, stream);
-  call([&] { return kvloom_merge_states(oa.c(), la.c(), ob.c(), lb.c(), o.c(), l.c(), &where); });
+  call_at(where, {&oa, &la, &ob, &lb}, [&] { return kvloom_merge_states(oa.c(), la.c(), ob.c(), lb.c(), o.c(), l.c(), &where); });
 }
 
 void merge_states_n(nb::handle o_in, nb::handle lse_in, nb::handle indptr, nb::handle out, nb::handle lse, nb::handle stream) {
@@ -71,7 +80,7 @@ void merge_states_n(nb::handle o_in, nb::handle lse_in, nb::handle indptr, nb::h
   IndexArg rows;
   rows.take(indptr, "indptr", oi.place());
   const kvloom_op_options where = where_of(oi, stream);
-  call([&] {
+  call_at(where, {&oi, &li}, [&] {
     return rows.given() ? kvloom_merge_states_ragged(oi.c(), li.c(), rows.c(), o.c(), l.c(), &where)
                         : kvloom_merge_states_n(oi.c(), li.c(), o.c(), l.c(), &where);
   });
@@ -158,7 +167,7 @@ void append_kv(nb::handle k_new, nb::handle v_new, nb::handle k, nb::handle v, n
   scales.k = number_of(k_scale, "k_scale");
   scales.v = number_of(v_scale, "v_scale");
   const kvloom_op_options where = where_of(kn, stream);
-  call([&] { return kvloom_append_kv(kn.c(), vn.c(), &batch.batch, kc.c(), vc.c(), order, page_size, &r, &scales, &where); });
+  call_at(where, {&kn, &vn}, [&] { return kvloom_append_kv(kn.c(), vn.c(), &batch.batch, kc.c(), vc.c(), order, page_size, &r, &scales, &where); });
 }
 
 void append_slots(nb::handle request, nb::handle pos, nb::handle pages, nb::handle list_indptr, nb::handle block_table, int32_t page_size,

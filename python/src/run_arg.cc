@@ -187,6 +187,14 @@ void RunArg::take_outputs(const RunHandles& h, const RunShape& shape) {
   require(lse_, {KVLOOM_F32, shape.place, 2, {shape.total_tokens, f.num_qo_heads, 0, 0}, {}, true});
 }
 
+bool RunArg::must_wait() const {
+  bool found = pages_.streamless();
+  for (const TensorArg* t : {&q_, &k_, &v_, &page_pos_, &alibi_slopes_, &sink_, &mask_, &mask_indptr_, &k_scale_, &v_scale_})
+    found |= t->given() && t->streamless();
+  for (size_t i = 0; i < params_.size(); ++i) found |= param_tensors_[i].given() && param_tensors_[i].streamless();
+  return found;
+}
+
 nb::object RunArg::result() const {
   const nb::object out = as_framework(q_, out_object_, made_out_);
   if (!wants_lse_) return out;

@@ -25,6 +25,8 @@ class RunArg {
   void take(const RunHandles& handles, const RunShape& shape);
   const kvloom_run_tensors* c() const { return &tensors_; }
   void* stream() const { return stream_; }
+  /// Whether a tensor's framework knows nothing of the stream: it may take back the memory as soon as the call returns.
+  bool must_wait() const;
   /// What the caller gets: out, or (out, lse) where an LSE was asked for.
   nb::object result() const;
 

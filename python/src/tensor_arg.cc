@@ -108,11 +108,11 @@ void TensorArg::set(const kvloom_tensor& from) {
 void TensorArg::take(nb::handle object, const char* name) {
   release();
   name_ = name;
-  read_only_ = false;
+  read_only_ = of_jax_ = false;
   if (object.is_none() || !object.is_valid()) return;
   object_ = object.ptr();
   const TypeRoute& route = route_of(Py_TYPE(object_));
-  const bool immutable = route.immutable;
+  of_jax_ = route.of_jax;
   switch (route.way) {
     case Way::exchange:
       take_exchange(*route.api);
@@ -121,13 +121,13 @@ void TensorArg::take(nb::handle object, const char* name) {
       take_array_struct();
       break;
     case Way::dlpack:
-      take_dlpack(route.old_dlpack);
+      take_dlpack(route);
       break;
     case Way::buffer:
       take_buffer();
       break;
   }
-  read_only_ |= immutable;
+  read_only_ |= of_jax_;
 }
 
 void TensorArg::take_exchange(const dlpack::ExchangeApi& api) {
@@ -255,7 +255,8 @@ nb::object call_dlpack(PyObject* object, bool old, PyObject* stream) {
 
 }  // namespace
 
-void TensorArg::take_dlpack(bool old) {
+void TensorArg::take_dlpack(const TypeRoute& route) {
+  const bool old = route.old_dlpack;
   bool on_gpu = false;
   const nb::object device =
       nb::steal(PyObject_VectorcallMethod(names.dlpack_device, &object_, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
@@ -263,8 +264,9 @@ void TensorArg::take_dlpack(bool old) {
     on_gpu = PyLong_AsLong(PyTuple_GetItem(device.ptr(), 0)) == dlpack::kCuda;
   }
   PyErr_Clear();
-  // On a GPU work is queued in the framework's own stream, where the tensor is ready: -1 asks for no synchronisation.
-  const nb::object stream = on_gpu ? nb::object(nb::int_(-1)) : nb::object();
+  // On a GPU work is queued in the framework's own stream, where the tensor is ready: -1 asks for no synchronisation. JAX has no such stream, and takes
+  // -1 for the address of one: nothing said, it waits until the tensor is ready.
+  const nb::object stream = on_gpu && !of_jax_ ? nb::object(nb::int_(-1)) : nb::object();
   nb::object capsule = call_dlpack(object_, old, stream.ptr());
   if (!capsule.is_valid() && !old && PyErr_ExceptionMatches(PyExc_TypeError)) {
     PyErr_Clear();

@@ -13,6 +13,8 @@ namespace kvloom::python {
 
 namespace nb = nanobind;
 
+struct TypeRoute;
+
 /// Where an engine or an operation runs.
 struct Place {
   bool cuda = false;
@@ -53,6 +55,8 @@ class TensorArg {
   bool on_host() const { return tensor_.device_type == dlpack::kCpu || tensor_.device_type == dlpack::kPinned; }
   bool is_at(Place place) const;
   bool read_only() const { return read_only_; }
+  /// On a GPU, of a framework without a stream to work in (JAX): it is ready now, and must live until what reads it is done.
+  bool streamless() const { return of_jax_ && place().cuda; }
   bool contiguous() const;
   int64_t size() const;
   Place place() const { return {tensor_.device_type == dlpack::kCuda || tensor_.device_type == dlpack::kManagedMemory, tensor_.device_id}; }
@@ -69,7 +73,7 @@ class TensorArg {
   void release();
   void take_exchange(const dlpack::ExchangeApi& api);
   void take_array_struct();
-  void take_dlpack(bool old);
+  void take_dlpack(const TypeRoute& route);
   void take_buffer();
   void set(const kvloom_tensor& from);
 
@@ -81,7 +85,7 @@ class TensorArg {
   PyObject* capsule_ = nullptr;  // ours: keeps what __dlpack__ exported
   dlpack::ManagedTensorVersioned* managed_ = nullptr;
   Py_buffer* buffer_ = nullptr;
-  bool read_only_ = false;
+  bool read_only_ = false, of_jax_ = false;
 };
 
 /// What an argument has to be. Sizes of -1 are free and show their label.
@@ -107,5 +111,7 @@ int32_t dtype_of_name(const char* name, const char* argument);
 void* current_stream(const TensorArg& tensor);
 /// A caller's `stream`: None, an integer, or an object with cuda_stream (torch), ptr (CuPy) or handle. None: current_stream(tensor).
 void* stream_of(nb::handle stream, const TensorArg& tensor);
+/// Waits for `stream`, with the GIL released.
+void wait_for_stream(int32_t device, void* stream);
 
 }  // namespace kvloom::python

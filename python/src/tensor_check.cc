@@ -39,6 +39,15 @@ void* current_stream(const TensorArg& tensor) {
   return reinterpret_cast<void*>(nb::cast<uintptr_t>(found));
 }
 
+void wait_for_stream(int32_t device, void* stream) {
+  kvloom_status status;
+  {
+    nb::gil_scoped_release released;
+    status = kvloom_wait_for_stream(device, stream);
+  }
+  check(status);
+}
+
 void* stream_of(nb::handle stream, const TensorArg& tensor) {
   if (stream.is_none()) return current_stream(tensor);
   nb::object address = nb::borrow(stream);

@@ -57,7 +57,7 @@ TypeRoute& route_of(PyTypeObject* type) {
   } else if (has(type, "__dlpack__")) {
     found.way = Way::dlpack;
   }
-  found.immutable = is_of_jax(type);
+  found.of_jax = is_of_jax(type);
   Py_XDECREF(reinterpret_cast<PyObject*>(slot.type));
   return slot = found;
 }

@@ -14,7 +14,7 @@ struct TypeRoute {
   Way way = Way::buffer;
   const dlpack::ExchangeApi* api = nullptr;
   bool old_dlpack = false;  // its __dlpack__ takes no max_version
-  bool immutable = false;   // JAX's arrays are, and do not say so
+  bool of_jax = false;      // its arrays can't be written, and do not say so; on a GPU it works in streams that it does not name
 };
 
 /// Valid until the next call. Needs the GIL.

@@ -87,7 +87,7 @@ def test_decode(gpu, cache, rows, monkeypatch):
     engine = make_engine()
     q, q_there, out = rows
     table = gpu.put(cache.table.astype(np.int32))
-    with pytest.raises(TypeError, match="`qo_indptr`: got None with lengths in a DeviceArray, .* for tensors of torch and CuPy alone"):
+    with pytest.raises(TypeError, match="`qo_indptr`: got None with lengths in a DeviceArray, .* for tensors of torch, CuPy and JAX alone"):
         engine.plan_on_device(gpu.put(np.array(KV_LEN)), block_table=table)
     made = []
 
