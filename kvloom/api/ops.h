@@ -23,7 +23,7 @@ struct OpOptions {
 void load_ops(int32_t device = -1);
 
 /// Returns when everything in `stream` (nullptr: the default one) is done: what callers need whose framework works in no stream that it names.
-/// Throws for a stream that is being captured, and for the error of a kernel in it.
+/// Throws the driver's error of a kernel in it, and of a stream that is being captured.
 void wait_for_stream(int32_t device, void* stream);
 
 /// o, lse = merge of states a and b, row by row (attn/state.h has the formula): o_* [rows, heads, dim] f32, f16 or bf16, each of its own

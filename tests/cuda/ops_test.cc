@@ -348,6 +348,19 @@ TEST_F(GpuOps, FromC) {
   EXPECT_EQ(kvloom_merge_states(&a, &la, &a, &la, &m, &ml, &where), KVLOOM_OK) << kvloom_last_error();
   expect_near(out.bytes(), o, "a state merged with itself");
   EXPECT_EQ(kvloom_merge_states(&a, &la, &a, &la, &m, &ml, nullptr), KVLOOM_INVALID_ARGUMENT) << "device memory, on the CPU";
+
+  GpuStream stream(0);  // one that waits for no other and that no other waits for
+  GpuBuffer late(0, out.buffer.size());
+  kvloom_tensor to = m;
+  to.data = late.data();
+  where.stream = stream.handle();
+  late.fill(0);
+  EXPECT_EQ(kvloom_merge_states(&a, &la, &a, &la, &to, &ml, &where), KVLOOM_OK) << kvloom_last_error();
+  EXPECT_EQ(kvloom_wait_for_stream(0, stream.handle()), KVLOOM_OK) << kvloom_last_error();
+  std::vector<char> got(size_t(late.size()));
+  late.download(got.data(), late.size());
+  expect_near(got, o, "a stream that was waited for");
+  EXPECT_EQ(kvloom_wait_for_stream(99, nullptr), KVLOOM_INVALID_ARGUMENT);
 }
 
 // Nothing can be loaded while a stream is captured: said, with what to do.
