@@ -336,16 +336,14 @@ typedef struct kvloom_op_options {
 void kvloom_op_options_init(kvloom_op_options* options, size_t struct_size);
 /* Compiles and loads the GPU kernels of these operations; else the first call does. device -1: as above. */
 kvloom_status kvloom_load_ops(int32_t device);
-/* Returns when everything in `stream` (a cudaStream_t or CUstream; NULL: the default stream) is done; device -1: as above. For callers whose
- * framework works in no stream that it names (JAX), between a call and the use of what it wrote. Errors: the driver's, of a kernel in it. */
+/* Returns when all in `stream` is done: for callers whose framework works in no stream that it names (JAX). Errors: those of kernels in it. */
 kvloom_status kvloom_wait_for_stream(int32_t device, void* stream);
 
 /* Merge of states, row by row: LSE = log(e^a + e^b), O = (e^a O_a + e^b O_b) / (e^a + e^b); (0, -inf) is the identity, +-inf marks an empty
  * state whatever its O. o*: [rows, heads, dim] f32, f16 or bf16; lse*: fp32 [rows, heads], any strides. lse NULL: not wanted. Outputs may
  * be the inputs of one side. Errors: INVALID_ARGUMENT. */
-kvloom_status kvloom_merge_states(const kvloom_tensor* o_a, const kvloom_tensor* lse_a, const kvloom_tensor* o_b,
-                                  const kvloom_tensor* lse_b, const kvloom_tensor* o, const kvloom_tensor* lse,
-                                  const kvloom_op_options* where);
+kvloom_status kvloom_merge_states(const kvloom_tensor* o_a, const kvloom_tensor* lse_a, const kvloom_tensor* o_b, const kvloom_tensor* lse_b,
+                                  const kvloom_tensor* o, const kvloom_tensor* lse, const kvloom_op_options* where);
 /* o_in [rows, states, heads, dim], lse_in [rows, states, heads]. */
 kvloom_status kvloom_merge_states_n(const kvloom_tensor* o_in, const kvloom_tensor* lse_in, const kvloom_tensor* o,
                                     const kvloom_tensor* lse, const kvloom_op_options* where);
@@ -392,8 +390,7 @@ kvloom_status kvloom_variable_bsr_create(const int32_t* block_rows, int64_t num_
 kvloom_status kvloom_bsr_batch(const kvloom_bsr* bsr, kvloom_batch* batch, int32_t* page_size, int64_t* kv_tokens);
 void kvloom_bsr_destroy(kvloom_bsr* bsr);
 
-/* mask [rows, columns] bytes, nonzero = keep, into bits [(rows * columns + 7) / 8]: the packed mask of one request. Errors:
- * INVALID_ARGUMENT where bits_size is another number of bytes. */
+/* mask [rows, columns] bytes, nonzero = keep, into bits [(rows * columns + 7) / 8]: a request's packed mask. INVALID_ARGUMENT: another bits_size. */
 kvloom_status kvloom_pack_mask(const uint8_t* mask, int64_t rows, int64_t columns, uint8_t* bits, int64_t bits_size);
 
 #ifdef __cplusplus
