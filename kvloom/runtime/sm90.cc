@@ -23,9 +23,9 @@ sm90::UnitSpec unit_spec(const AttentionSpec& s) {
 std::string config_text(const sm90::AttendConfig& c) {
   return kvloom::format(
       ".head_dim_qk = {}, .head_dim_vo = {}, .dtype = kvloom::DType::{}, .o_dtype = kvloom::DType::{}, .tile_rows = {}, .tile_kv = {}, .stages = {}, "
-      ".value_stages = {}, .ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}, .merge_partials = {}, .merge_rows = {}, .merge_together = {}, .own_loops = {}",
+      ".value_stages = {}, .ctas = {}, .paged = {}, .gathers = {}, .q_in_registers = {}, .stages_o = {}, .merge_partials = {}, .merge_rows = {}, .merge_together = {}, .merge_apart = {}, .own_loops = {}",
       c.head_dim_qk, c.head_dim_vo, name_of(c.dtype), name_of(c.o_dtype), c.tile_rows, c.tile_kv, c.stages, c.value_stages, c.ctas, c.paged, c.gathers,
-      c.q_in_registers, c.stages_o, c.merge_partials, c.merge_rows, c.merge_together, c.own_loops);
+      c.q_in_registers, c.stages_o, c.merge_partials, c.merge_rows, c.merge_together, c.merge_apart, c.own_loops);
 }
 
 /// Nanoseconds of a CTA, or of a cluster.

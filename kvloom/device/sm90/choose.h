@@ -31,6 +31,7 @@ KVLOOM_HD constexpr AttendConfig config_of(const UnitSpec& s, bool may_be_192_ro
   c.tile_kv = wide ? 64 : 128;
   c.q_in_registers = !wide && !s.hooked;
   c.stages_o = !wide;
+  c.merge_apart = true;
   if (may_be_192_rows && s.head_dim_qk == 64 && s.head_dim_vo == 64) c.tile_rows = 192, c.q_in_registers = false;
   // Rows that come one by one take longer than boxes, and V's place is free late in a step: a third one instead of memory for O.
   if (c.gathers && c.q_in_registers) c.value_stages = 3, c.stages_o = false;
@@ -48,7 +49,9 @@ KVLOOM_HD constexpr AttendConfig compute_config(const UnitSpec& s) {
   AttendConfig c = config_of(s, true);
   c.ctas = 2;
   c.gathers = false;
+  c.merge_apart = s.hooked || c.tile_rows == 192;  // else the loops have what they need
   if (c.q_in_registers) c.value_stages = 2, c.stages_o = true;
+  if (c.tile_rows == 192) c.stages = c.value_stages = 3;  // two CTAs wait for each other's places less
   return c;
 }
 

@@ -20,8 +20,9 @@ struct AttendConfig {
   bool gathers = false;  // has the code for pages that boxes can't fetch, too; not in a cluster
   bool q_in_registers = true;
   bool stages_o = true;  // O goes through shared memory of its own; false: through Q's, which is free for the next Q when O has gone
-  int merge_partials = 4, merge_rows = 1;  // block::MergeShape; more partials would cost the loops their registers
+  int merge_partials = 4, merge_rows = 1;  // block::MergeShape
   bool merge_together = false;
+  bool merge_apart = false;  // by a function that is not inlined: costs items that are parts a call, and leaves the loops the registers of a merge
   bool own_loops = false;  // of plain tiles: for those that come by boxes, and for those that don't
   int apart = 0;  // bytes of shared memory between what the items at hand have and what lasts as long as the CTA
 

@@ -7,6 +7,17 @@
 
 namespace kvloom::sm90 {
 
+/// All warps that compute arrive at an item's merge units.
+template <AttendConfig C, class V>
+__device__ __forceinline__ void teams_arrive(const AttendArgs& args, const WorkItem& item, uint32_t* complete, const block::Marks& marks) {
+  using Merge = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows, C.merge_together}>;
+  block::team_arrive<V, C.o_dtype, Merge, ComputeWarps<C>>(args, view_plan(args.plan), block::Touches::of(item), C.head_dim_vo, C.ctas, complete, nullptr, marks);
+}
+template <AttendConfig C, class V>
+__device__ __noinline__ void teams_arrive_apart(const AttendArgs& args, const WorkItem& item, uint32_t* complete, block::Marks marks) {
+  teams_arrive<C, V>(args, item, complete, marks);
+}
+
 /// A warpgroup that computes: pass after pass to the next end. `on_stored`: called where a pass's rows are stored, with the place of the next
 /// pass, before anything is merged. (Ending a pass beside the beginning of the next one is slower: docs/lab-notes.md.)
 template <AttendConfig C, class V, class OnStored>
@@ -23,8 +34,8 @@ __device__ __forceinline__ void team_run(const BoxedAttendArgs& args, SharedMemo
     team_attend(team, pass, next, marks);
     on_stored(next);
     if (pass.last && pass.item.partial_row >= 0) {
-      using Merge = block::MergeRows<block::MergeShape{false, C.merge_partials, C.merge_rows, C.merge_together}>;
-      block::team_arrive<V, C.o_dtype, Merge, ComputeWarps<C>>(team.args, view_plan(team.args.plan), block::Touches::of(pass.item), C.head_dim_vo, C.ctas, &m.complete, nullptr, marks);
+      if constexpr (C.merge_apart) teams_arrive_apart<C, V>(args.attend, pass.item, &m.complete, marks);
+      else teams_arrive<C, V>(args.attend, pass.item, &m.complete, marks);
     }
     if (pass.last) marks.done();
     m.passes.warp_leave(at);
