@@ -250,11 +250,13 @@ def in_cell(text):
 
 def host_table(data):
     shape = data["shape"]
+    spread = max(max(f["medians_of_rounds_us"]) / f["median_us"] for calls in data["rows"].values() for f in calls.values() if "medians_of_rounds_us" in f)
     yield software_line(data)
     yield ""
     yield (f"What a decode step costs the host through Python: {shape['requests']} requests, {shape['heads']}/{shape['kv_heads']} heads of {shape['head_dim']}, "
            f"{shape['dtype']}, pages of {shape['page_size']}; the GPU is idle when a step begins. `run` has the step's one copy to the GPU in it; `eight_tensors` launches nothing. "
-           "Of some rounds, each on another core, the one with the lowest median; the file has the medians of all. `benchmarks/python_host.py` says what the rows are.")
+           "Of some rounds, each on another core, the one with the lowest median, a quiet core's; "
+           f"others take up to {spread:.1f} times that, and the file has the medians of all. `benchmarks/python_host.py` says what the rows are.")
     yield ""
     yield "| row | call | median us | p10 - p90 | p99 |"
     yield "|---|---|---|---|---|"

@@ -5,8 +5,8 @@
     plan = engine.plan(kv_len, qo_indptr, block_table=table)     # once a step: lengths and page tables, on the host
     engine.run(plan, q, k, v, out=o)                             # once a layer
 
-Tensors are NumPy's, torch's, JAX's, CuPy's, or anything with DLPack or a buffer; they are read and written where they are. On a GPU work goes
-into the framework's current stream. Causal is bottom-right aligned; LSE is the natural logarithm; a row that keeps no key gives 0 and -inf.
+Tensors are NumPy's, torch's, JAX's, CuPy's, or anything with DLPack or a buffer; they are read where they are, and written, but for JAX's, which can't
+be: outputs are new ones. On a GPU work goes into the framework's current stream; JAX's arrays are waited for. Causal is bottom-right aligned; LSE is the natural logarithm; a row that keeps no key gives 0 and -inf.
 """
 
 from . import hooks

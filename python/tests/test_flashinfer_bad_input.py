@@ -65,6 +65,7 @@ def test_plan(workspace, pages):
         (KeyError, "`pos_encoding_mode`: expected 'NONE'", tables, heads, {"pos_encoding_mode": "YARN"}),
         (ValueError, "`sm_scale`: expected a number above 0", tables, heads, {"sm_scale": 0.0}),
         (ValueError, "`q_len_per_req`: expected 1 or more", tables, heads, {"q_len_per_req": 0}),
+        (ValueError, "`q_len_per_req`: expected 1 in a wrapper without use_tensor_cores, got 2", tables, heads, {"q_len_per_req": 2}),
         (ValueError, "`window_right`: expected 0", tables, heads, {"window_right": 3}),
         (ValueError, "`q_data_type`: expected f32, f16, .*, got 'int8'", tables, heads, {"q_data_type": "int8"}),
         (ValueError, "`kv_data_type`: expected f32, f16, .*, got 'int8'", tables, heads, {"kv_data_type": "int8"}),

@@ -62,6 +62,39 @@ def test_prefill_by_tables(rng, fw, workspace, causal):
     close(fw.host(varying), wanted(fw, q, pages, q_len, causal=True, sm_scale=0.3)[0])
 
 
+def words_of(kept, q_len):
+    """Packed rows of XQA's draft masks: uint16 words, two for every 32 draft tokens; kept: bool [rows, most draft tokens]."""
+    wide = np.zeros((len(kept), -(-max(q_len) // 32) * 32), bool)
+    wide[:, : kept.shape[1]] = kept
+    return np.packbits(wide, axis=1, bitorder="little").view(np.uint16)
+
+
+@pytest.mark.parametrize("kind", ["causal", "full", "tree"])
+@pytest.mark.parametrize("q_len", [[4, 4, 4], [3, 0, 33], [2, 1, 0]])
+def test_masks_of_draft_tokens(rng, fw, workspace, kind, q_len):
+    """A row for every query token; of each request its own columns count, whatever stands behind them."""
+    pages = Pages(rng, fw, [9, 4, 40])
+    begins, most = np.cumsum([0, *q_len]), max(q_len)
+    row = np.concatenate([np.arange(n) for n in q_len])[:, None]
+    own = np.arange(most)[None] < np.repeat(q_len, q_len)[:, None]
+    tree = rng.random((len(row), most)) < 0.4
+    kept = {"causal": np.arange(most) <= row, "full": np.ones_like(own), "tree": tree | (np.arange(most) == row)}[kind] & own
+    q, sink = rows(rng, fw, len(row)), rng.standard_normal(HEADS).astype(np.float32)
+    options = {"sinks": fw.tensor(sink), "mask": fw.tensor(words_of(kept | ~own, q_len), "uint16")}
+    features = {"sm_scale": 0.3, "sink": sink}
+    parts = []
+    for r, n in enumerate(q_len):
+        mask = np.ones((n, pages.kv_len[r]), bool)
+        mask[:, pages.kv_len[r] - n :] = kept[begins[r] : begins[r + 1], :n]
+        parts.append(attention(fw.host(q)[begins[r] : begins[r + 1]], *pages.keys(r), keep=mask, **features)[0])
+    args = ((pages.k, pages.v), workspace, *table_of(pages), 40, 0.3, 1.0)
+    got = flashinfer.xqa_batch_decode_with_kv_cache(q, *args, q_len_per_req=most, q_cu_seq_lens=fw.tensor(begins, "int32"), **options)
+    close(fw.host(got), np.concatenate(parts))
+    if len(set(q_len)) == 1:
+        options["mask"] = options["mask"].reshape((3, most, -1))
+        close(fw.host(flashinfer.trtllm_batch_decode_with_kv_cache(q, *args, kv_layout="NHD", q_len_per_req=most, **options)), np.concatenate(parts))
+
+
 def test_tables_refuse(rng, fw, workspace):
     pages = Pages(rng, fw, KV_LEN)
     table, lengths = table_of(pages)
@@ -76,8 +109,15 @@ def test_tables_refuse(rng, fw, workspace):
         call(table=table[:2])
     with pytest.raises(ValueError, match="`seq_lens`: expected at most 8 tokens, those of block_tables' rows, got 33"):
         call(table=table[:, :2])
-    with pytest.raises(kvloom.UnsupportedError, match="`mask`: expected None"):
-        call(mask=table)
+    drafts, words = {"q": rows(rng, fw, 6), "q_len_per_req": 2}, np.full((6, 2), 3, np.uint16)
+    with pytest.raises(TypeError, match="`mask`: expected uint16 .*, got .*int32"):
+        call(mask=table, **drafts)
+    with pytest.raises(ValueError, match=r"`mask`: expected 6 rows of words, one for every row of query, got \[5, 2\]"):
+        call(mask=fw.tensor(words[:5], "uint16"), **drafts)
+    with pytest.raises(ValueError, match="`mask`: expected 20 bits a row or more, .* got 16"):
+        call(q=rows(rng, fw, 60), q_len_per_req=20, mask=fw.tensor(np.zeros((60, 1)), "uint16"))
+    with pytest.raises(ValueError, match="`seq_lens`: request 1: expected 5 tokens or more, its draft tokens, got 4"):
+        call(q=rows(rng, fw, 15), q_len_per_req=5, mask=fw.tensor(np.full((15, 2), 5), "uint16"))
     with pytest.raises(kvloom.UnsupportedError, match="`query`: expected f16 or bf16, got e4m3"):
         call(q=rows(rng, fw, 3, "float8_e4m3fn"))
     with pytest.raises(kvloom.UnsupportedError, match="`kv_cache_sf`"):

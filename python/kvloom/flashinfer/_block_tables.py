@@ -11,6 +11,7 @@ from .._errors import UnsupportedError
 from .._frameworks import dtype_name
 from .._spec import Spec
 from ._arrays import cast, dtype_of, host, indices, is_torch, on_gpu, placed, to_base2
+from ._masks import draft_mask, packed_mask
 from ._named_errors import named_errors
 from ._scales import is_number, scaled
 from ._wrapper import check_layout, refuse_nvfp4
@@ -50,8 +51,9 @@ def attend(
     o_scale=1.0,
     lse=None,
     return_lse=False,
+    mask=None,
 ):
-    """query [tokens, heads, dim]; request r has q_len rows, or cum_seq_lens_q[r] .. cum_seq_lens_q[r + 1]."""
+    """query [tokens, heads, dim]; request r has q_len rows, or cum_seq_lens_q[r] .. cum_seq_lens_q[r + 1]. `mask`: draft_mask's, stands in for `causal`."""
     k, v = _cache(kv_cache, check_layout(layout))
     (q_dims, q_dtype), (k_dims, kv_dtype) = _core.shape_and_dtype(query, "query"), _core.shape_and_dtype(k, "kv_cache")
     if len(q_dims) != 3 or len(k_dims) != 4:
@@ -71,6 +73,9 @@ def attend(
         raise ValueError(
             f"`seq_lens`: expected at most {block_tables.shape[1] * page_size} tokens, those of block_tables' rows, got {int(kv_len.max())}"
         )
+    q_lens, kept = [int(b) - int(a) for a, b in zip(begins[:-1], begins[1:])], None
+    if mask is not None and max(q_lens, default=0) > 1:  # of one row a request it says nothing
+        causal, kept = draft_mask(mask, q_lens, kv_len.tolist())
     scale_out = _scale(bmm2_scale, "bmm2_scale") / (1.0 if o_scale is None else float(o_scale))
     if q_dtype in _FP8:
         raise UnsupportedError(f"`query`: expected f16 or bf16, got {q_dtype}; keep queries in 16 bits, keys and values may be fp8")
@@ -88,6 +93,7 @@ def attend(
         causal=causal,
         window_left=-1 if window_left is None else max(int(window_left), -1),
         sink=sinks is not None,
+        custom_mask=kept is not None,
     )
     device = _core.gpu_of(query, "query")
     table = placed(block_tables, query)
@@ -98,6 +104,8 @@ def attend(
     if sinks is not None:
         sinks = sinks[0] if isinstance(sinks, (list, tuple)) else sinks
         extra["sink"] = cast(sinks.reshape(-1), "float32")
+    if kept is not None:
+        extra["mask"], extra["mask_indptr"] = packed_mask(kept, None, indices(q_lens, "q_len"), kv_len, query)
     result = engine.run(plan, query, k, v, out=out, lse=lse, return_lse=return_lse, layout=layout, **extra)
     made, made_lse = result if isinstance(result, tuple) else (result, None)
     if scale_out != 1.0:
@@ -156,12 +164,12 @@ def trtllm_batch_decode_with_kv_cache(
     kv_cache (k, v), [pages, num_kv_heads, page_size, head_dim] (NHD: heads last but one), or one tensor [pages, 1 or 2, ..]
     block_tables [requests, entries], seq_lens [requests] tokens; bmm1_scale: of logits, all scales in one; bmm2_scale: of the output
     sinks float32 [num_qo_heads]. workspace_buffer is not used. Returns out, or (out, lse).
+    mask  uint16 [rows of query, words] (or a dimension more): bit j of a row keeps draft token j of its request; stands in for causal
     """
     refuse_nvfp4(kv_cache_sf)
     _refuse(
         o_sf_scale=o_sf_scale,
         o_sf_vec_size=o_sf_vec_size,
-        mask=mask,
         bmm1_scale_log2=bmm1_scale_log2,
         enable_block_sparse_attention=enable_block_sparse_attention,
         tables_of_k_and_v=not uses_shared_paged_kv_idx,
@@ -184,6 +192,7 @@ def trtllm_batch_decode_with_kv_cache(
         o_scale=o_scale,
         lse=lse,
         return_lse=return_lse,
+        mask=mask,
     )
 
 
@@ -210,7 +219,6 @@ def xqa_batch_decode_with_kv_cache(
 ):
     """trtllm_batch_decode_with_kv_cache with another order and layout of default."""
     refuse_nvfp4(kv_cache_sf)
-    _refuse(mask=mask)
     return attend(
         query,
         kv_cache,
@@ -226,6 +234,7 @@ def xqa_batch_decode_with_kv_cache(
         out=out,
         sinks=sinks,
         o_scale=o_scale,
+        mask=mask,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ._arrays import cast, concatenate, framework_of, host, indptr_of, is_torch, module_of, placed
+from ._arrays import cast, concatenate, contiguous, framework_of, host, indptr_of, is_torch, module_of, placed
 from .quantization import packed_segments
 
 
@@ -29,6 +29,41 @@ def packed_mask(custom_mask, packed_custom_mask, q_len, kv_len, like):
     if packed.shape[0] < int(begins[-1]):
         raise ValueError(f"`packed_custom_mask`: expected {int(begins[-1])} bytes, ceil(q_len * kv_len / 8) of each request, got {packed.shape[0]}")
     return packed, placed(begins, packed)
+
+
+def draft_mask(mask, q_len: list[int], kv_len: list[int]):
+    """What XQA's `mask` of draft tokens says: (causal, None) where it keeps of every request the triangle, or everything, else (False, bool, flat).
+
+    mask: uint16 (or uint8, uint32), a row for every row of q: bit j, in words from the lowest, keeps draft token j of the request, whose draft tokens are
+    its last q_len keys; keys before them are kept. On the host it is read: what it says chooses the kernel."""
+    if not hasattr(mask, "dtype") or not any(str(mask.dtype).endswith(name) for name in ("uint8", "uint16", "uint32")):
+        raise TypeError(f"`mask`: expected uint16 [rows of query, words], got {getattr(mask, 'dtype', None) or type(mask).__name__}")
+    mask, rows, most = host(mask), sum(q_len), max(q_len, default=0)
+    count = 1
+    for n in mask.shape:
+        count *= n
+    if mask.ndim < 2 or count != rows * mask.shape[-1]:
+        raise ValueError(f"`mask`: expected {rows} rows of words, one for every row of query, got {list(mask.shape)}")
+    xp = module_of(mask)
+    octets = contiguous(mask).reshape(rows, mask.shape[-1]).view(xp.uint8)
+    width = 8 * octets.shape[-1]
+    if width < most:
+        raise ValueError(f"`mask`: expected {most} bits a row or more, as many as a request has query tokens, got {width}")
+    bits = ((octets[:, :, None] >> xp.asarray(range(8), dtype=xp.uint8)) & 1).reshape(rows, width) != 0
+    i, n = (xp.asarray([x for r, m in enumerate(q_len) for x in of(m)], dtype=xp.int64)[:, None] for of in (range, lambda m: [m] * m))
+    j = xp.arange(width)[None, :]
+    for causal, kept in ((True, j <= i), (False, j >= 0)):
+        if bool(((bits == kept) | (j >= n)).all()):
+            return causal, None
+    parts, begin = [], 0
+    for r, (drafts, keys) in enumerate(zip(q_len, kv_len)):
+        if keys < drafts:
+            raise ValueError(f"`seq_lens`: request {r}: expected {drafts} tokens or more, its draft tokens, got {keys}")
+        part = xp.ones((drafts, keys), dtype=bits.dtype)
+        part[:, keys - drafts :] = bits[begin : begin + drafts, :drafts]
+        parts.append(part.reshape(-1))
+        begin += drafts
+    return False, concatenate(parts)
 
 
 def multi_item_mask(q_len, kv_len, prefix_len, token_pos_in_items, token_pos_in_items_len: int):

@@ -212,6 +212,8 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     def _check_q_len(self, q_len):
         if q_len < 1:
             raise ValueError(f"`q_len_per_req`: expected 1 or more, got {q_len!r}")
+        if q_len > 1 and not self._use_tensor_cores:
+            raise ValueError(f"`q_len_per_req`: expected 1 in a wrapper without use_tensor_cores, got {q_len}; make it with use_tensor_cores=True")
         if self._use_cuda_graph and self._q_len_per_req not in (None, q_len):
             raise ValueError(
                 f"`q_len_per_req`: expected {self._q_len_per_req}, that of the wrapper's first plan (CUDA-graph mode), got {q_len}; make a wrapper for each"
