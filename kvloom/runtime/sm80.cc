@@ -8,8 +8,8 @@
 namespace kvloom::runtime {
 namespace {
 
-constexpr int32_t kMaxDim = 256;                 // of one warp's rows
-constexpr int32_t kWideQk = 576, kWideVo = 512;  // MLA: the one pair beyond it
+constexpr int32_t kMaxDim = 256;                     // of one warp's rows
+constexpr int32_t kWideQk[] = {512, 576}, kWideVo = 512;  // beyond it; 576: MLA
 constexpr int32_t kMemoryRows = 16;              // packed rows of the memory class
 constexpr double kBytesPerNs = 65.0;             // that an SM reads where all of them do (docs: lab notes, H200)
 constexpr double kFlopPerNs = 3000.0;            // that an SM does in mma.sync on such steps
@@ -41,9 +41,9 @@ std::string config_text(const sm80::AttendConfig& c) {
 }
 
 std::string dim_refusal(const AttentionSpec& s) {
-  if (s.head_dim_qk == kWideQk && s.head_dim_vo == kWideVo) return "";
+  if (s.head_dim_vo == kWideVo && (s.head_dim_qk == kWideQk[0] || s.head_dim_qk == kWideQk[1])) return "";
   for (const int32_t dim : {s.head_dim_qk, s.head_dim_vo}) {
-    if (dim > kMaxDim) return kvloom::format("head dim {}: wanted at most {}, or {} with {} (MLA)", dim, kMaxDim, kWideQk, kWideVo);
+    if (dim > kMaxDim) return kvloom::format("head dim {}: wanted at most {}, or {} or {} with {}", dim, kMaxDim, kWideQk[0], kWideQk[1], kWideVo);
     if (dim % 16 != 0) {
       return kvloom::format("head dim {}: the nearest with a kernel is {}; pad with zeros and give sm_scale = 1 / sqrt({})", dim,
                             round_up(dim, 16), dim);

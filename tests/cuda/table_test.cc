@@ -41,7 +41,7 @@ std::string refusal_of(const AttentionSpec& spec) {
 /// The head dims that family sm80 says it runs.
 bool has_kernel(int32_t qk, int32_t vo) {
   const auto runs = [](int32_t dim) { return dim % 16 == 0 && dim <= 256; };
-  return (runs(qk) && runs(vo)) || (qk == 576 && vo == 512);
+  return (runs(qk) && runs(vo)) || ((qk == 512 || qk == 576) && vo == 512);
 }
 
 class GpuTable : public GpuEngine, public testing::WithParamInterface<size_t> {};
