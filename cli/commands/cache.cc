@@ -1,13 +1,18 @@
 // kvloom cache: the compiled GPU kernels of this user. Compiling them ahead of time needs no GPU, on any machine with NVRTC.
 #include "cli/command.h"
+#include "cli/report/json_output.h"
+#include "cli/report/machine.h"
 #include "kvloom/api/gpu.h"
 #include "kvloom/api/kernels.h"
 #include "kvloom/api/user_variant.h"
 #include "kvloom/support/check.h"
 
+#include <nlohmann/json.hpp>
+
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -19,7 +24,7 @@ namespace {
 
 struct Arguments {
   std::vector<std::string> keys;
-  std::string file, arch, folder, variant;
+  std::string file, arch, folder, variant, json;
   const UserVariant* user() const { return variant.empty() ? nullptr : variant_from_file(variant); }
   int32_t jobs = 0;
   bool timeline = false;
@@ -74,11 +79,30 @@ int warm_some(const std::vector<std::string>& keys, const std::string& arch, con
   return failed;
 }
 
+/// Seconds that a key took, which is there then.
+double timed_warm(const std::string& key, const std::string& arch, const Arguments& a) {
+  const auto start = std::chrono::steady_clock::now();
+  warm_kernel(key, arch, a.user(), a.timeline);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Key after key: how long it took, and how long once it is in the cache (found, read and verified there; no GPU is asked).
+int warm_and_report(const std::vector<std::string>& keys, const std::string& arch, const Arguments& a) {
+  nlohmann::ordered_json out{{"machine", to_json(this_machine())}, {"arch", arch}, {"compiler", kernel_compiler().version}, {"keys", nlohmann::ordered_json::array()}};
+  for (const std::string& key : keys) {
+    const double first = timed_warm(key, arch, a);
+    out["keys"].push_back({{"key", key}, {"first_s", first}, {"from_cache_s", timed_warm(key, arch, a)}});
+  }
+  write_json(a.json, out);
+  return 0;
+}
+
 /// One process a job. Within one, the entries of a key compile side by side.
 int warm(const Arguments& a) {
   const std::vector<std::string> keys = keys_of(a);
   require(!keys.empty(), "cache warm: got no keys, wanted some: --key attend.sm80.bf16.d128.paged.causal, or --file FILE");
   const std::string arch = arch_of(a);
+  if (!a.json.empty()) return warm_and_report(keys, arch, a);
   const int32_t cores = std::max(1, int32_t(std::thread::hardware_concurrency()) / 2);
   const size_t jobs = size_t(std::min<int64_t>(a.jobs > 0 ? a.jobs : cores, int64_t(keys.size())));
   const UserVariant* const user = a.user();
@@ -118,6 +142,7 @@ void add(CLI::App& command, int& exit_code) {
   c->add_option("--variant", a->variant, "A variant of your own on top of every key (docs/variants.md)")->type_name("FILE");
   c->add_flag("--timeline", a->timeline, "As bench and replay run them with --timeline: with marks of time");
   c->add_option("--jobs", a->jobs, "Processes side by side; default: one for two cores")->check(kPositive);
+  c->add_option("--json", a->json, "Write to FILE (- is stdout) how long each key took, and how long it takes from the cache; one process")->type_name("FILE")->excludes("--jobs");
   c->callback([a, &exit_code] { exit_code = warm(*a); });
   c = command.add_subcommand("clear", "Remove all of it");
   c->callback([] { std::printf("%lld files removed\n", static_cast<long long>(clear_kernel_cache())); });

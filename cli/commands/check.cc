@@ -130,7 +130,12 @@ int run(const Arguments& a) {
   if (progress) std::fprintf(stderr, "\r\033[K");
   std::signal(SIGINT, SIG_DFL);
   print_report(options, report, a.json == "-" ? stderr : stdout);
-  if (!a.json.empty()) write_json(a.json, check::to_json(options, report));
+  if (!a.json.empty()) {
+    nlohmann::ordered_json out = check::to_json(options, report);
+    out["machine"] = to_json(this_machine());
+    if (options.of_a_case.gpu) out["gpu"] = to_json(gpu_at(a.device, "check"));
+    write_json(a.json, out);
+  }
   return report.failed > 0 ? 1 : report.interrupted ? 130 : 0;
 }
 

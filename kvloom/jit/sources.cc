@@ -7,6 +7,7 @@
 namespace kvloom::jit {
 
 const SourceText* find_source(Span<const SourceText> list, std::string_view name) {
+  if (name.empty()) return nullptr;
   for (const SourceText& s : list) {
     if (name == s.name) return &s;
   }

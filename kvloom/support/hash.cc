@@ -1,5 +1,6 @@
 #include "kvloom/support/hash.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -31,23 +32,29 @@ void Sha256::block(const unsigned char* bytes) {
     const uint32_t a = w[i - 15], b = w[i - 2];
     w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] + (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
   }
-  uint32_t s[8];
-  std::memcpy(s, state_, sizeof s);
+  uint32_t a = state_[0], b = state_[1], c = state_[2], d = state_[3], e = state_[4], f = state_[5], g = state_[6], h = state_[7];
   for (int i = 0; i < 64; ++i) {
-    const uint32_t e = s[4], a = s[0];
-    const uint32_t t1 = s[7] + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & s[5]) ^ (~e & s[6])) + kRound[i] + w[i];
-    const uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & s[1]) ^ (a & s[2]) ^ (s[1] & s[2]));
-    std::memmove(s + 1, s, 7 * sizeof s[0]);
-    s[4] += t1;
-    s[0] = t1 + t2;
+    const uint32_t t1 = h + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) + ((e & f) ^ (~e & g)) + kRound[i] + w[i];
+    const uint32_t t2 = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
+    h = g, g = f, f = e, e = d + t1;
+    d = c, c = b, b = a, a = t1 + t2;
   }
-  for (int i = 0; i < 8; ++i) state_[i] += s[i];
+  const uint32_t sums[8] = {a, b, c, d, e, f, g, h};
+  for (int i = 0; i < 8; ++i) state_[i] += sums[i];
 }
 
 Sha256& Sha256::add(std::string_view text) {
-  for (const char c : text) {
-    rest_[size_++ % 64] = static_cast<unsigned char>(c);
-    if (size_ % 64 == 0) block(rest_);
+  const auto* from = reinterpret_cast<const unsigned char*>(text.data());
+  size_t left = text.size();
+  while (left > 0) {
+    const size_t have = size_ % 64, taken = std::min(left, 64 - have);
+    if (taken == 64) {
+      block(from);
+    } else {
+      std::memcpy(rest_ + have, from, taken);
+      if (have + taken == 64) block(rest_);
+    }
+    from += taken, left -= taken, size_ += taken;
   }
   return *this;
 }
