@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <future>
+#include <mutex>
 
 namespace kvloom::jit {
 namespace {
@@ -34,6 +35,21 @@ const Nvrtc& nvrtc_for(const std::string& key, const std::string& arch) {
   return *nvrtc;
 }
 
+/// Most of what a name is made of, and the same for all entries of a key: kept for the next one.
+Sha256 hash_of_headers(const std::vector<SourceText>& headers) {
+  static std::mutex mutex;
+  static std::vector<const char*> last;  // device and standard sources last as long as the library
+  static Sha256 kept;
+  std::vector<const char*> texts;
+  for (const SourceText& header : headers) texts.push_back(header.text);
+  const std::lock_guard lock(mutex);
+  if (last == texts && !last.empty()) return kept;
+  Sha256 hash;
+  for (const SourceText& header : headers) hash.add_field(header.name).add_field(header.text);
+  last = texts;
+  return kept = hash;
+}
+
 std::string compiled(const Program& program, const std::string& arch) {
   nvrtc_for(program.key, arch);  // before anything is announced
   say(program.key, kvloom::format("compiling for {}", arch));
@@ -57,9 +73,8 @@ void check_arch(const std::string& arch, const char* where) {
 }
 
 CacheName cache_name(const Program& program, const std::string& arch) {
-  Sha256 hash;
+  Sha256 hash = hash_of_headers(headers_of(program.text));
   hash.add_field(program.text);
-  for (const SourceText& header : headers_of(program.text)) hash.add_field(header.name).add_field(header.text);
   for (const std::string& option : options_of(arch)) hash.add_field(option);
   CacheName name{program.key, arch, hash.hex(), ""};
   std::string why;
