@@ -2,7 +2,9 @@
 
 #include "kvloom/api/user_variant.h"
 #include "kvloom/contract/kernel_key.h"
+#include "kvloom/contract/unit_facts.h"
 #include "kvloom/jit/compile.h"
+#include "kvloom/jit/cubin.h"
 #include "kvloom/jit/host_compiler.h"
 #include "kvloom/jit/nvrtc.h"
 #include "kvloom/runtime/registry.h"
@@ -59,8 +61,18 @@ int32_t number_before(const std::string& line, const char* word) {
   return std::atoi(line.c_str() + begin);
 }
 
+/// Dynamic shared memory of `entry`; 0 if it says nothing of its launch, as entries that are not attention's.
+int32_t dynamic_shared_bytes(const std::string& cubin, const std::string& entry) {
+  const std::string bytes = jit::variable_of(cubin, entry + "_facts");
+  if (bytes.empty()) return 0;
+  KernelFacts facts{};
+  if (bytes.size() != sizeof facts) fail(ErrorCode::internal, "{}_facts: got {} bytes in the cubin, wanted {}", entry, bytes.size(), sizeof facts);
+  std::memcpy(&facts, bytes.data(), sizeof facts);
+  return facts.shared_bytes;
+}
+
 /// Of the one entry that a program has.
-KernelResources resources_of(const std::string& log) {
+KernelResources resources_of(const std::string& cubin, const std::string& log) {
   KernelResources r;
   for (size_t begin = 0; begin < log.size();) {
     const size_t end = std::min(log.find('\n', begin), log.size());
@@ -73,8 +85,10 @@ KernelResources resources_of(const std::string& log) {
     }
     r.registers += number_before(line, "registers");
     r.spill_bytes += number_before(line, "bytes spill stores") + number_before(line, "bytes spill loads");
+    r.shared_bytes += number_before(line, "bytes smem");
     if (line.find("(C75") != std::string::npos) r.losses.push_back(line);
   }
+  r.shared_bytes += dynamic_shared_bytes(cubin, r.entry);
   return r;
 }
 
@@ -147,8 +161,8 @@ std::vector<KernelResources> kernel_resources(const std::string& key, const std:
   std::vector<KernelResources> list;
   for (const jit::Program& program : programs_of(key, arch, user, false)) {
     std::string log;
-    jit::compile_program(program, arch, log);
-    list.push_back(resources_of(log));
+    const std::string cubin = jit::compile_program(program, arch, log);
+    list.push_back(resources_of(cubin, log));
   }
   return list;
 }

@@ -46,14 +46,15 @@ std::string kernel_source(const std::string& key, const std::string& arch, const
 /// io where the cache can't be written.
 bool warm_kernel(const std::string& key, const std::string& arch, const UserVariant* user = nullptr, bool timeline = false);
 
-/// What ptxas said about an entry of a kernel.
+/// What an entry of a kernel takes: as ptxas says it, and the shared memory that its launch asks for.
 struct KernelResources {
   std::string entry;  // "attend_memory"
   int32_t registers = 0;
-  int32_t spill_bytes = 0;  // stores and loads
+  int32_t spill_bytes = 0;   // stores and loads
+  int32_t shared_bytes = 0;  // static, and of attention's entries dynamic (contract/unit_facts.h)
   std::vector<std::string> losses;  // remarks on warpgroup instructions: wgmma serialised, waits injected, setmaxnreg ignored
 };
-/// Compiles `key` afresh and reads the compiler's report.
+/// Compiles `key` afresh, reads the compiler's report and what the cubins say of themselves.
 std::vector<KernelResources> kernel_resources(const std::string& key, const std::string& arch, const UserVariant* user = nullptr);
 
 }  // namespace kvloom
