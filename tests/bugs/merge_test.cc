@@ -156,45 +156,8 @@ TEST(Merge, B46_EachSideHasItsOwnStrides) {
   EXPECT_TRUE(same_bits(l, want_l));
 }
 
-TEST(Merge, B48_LevelsGiveWhatOneFlatListGives) {
-  // Three levels: 1024 tokens shared by 50 requests, a page each group of ten shares, and tails of 0, 1, 17 and 300 tokens.
-  for (const DType kv : {DType::bf16, DType::e4m3}) {
-    Case c;
-    c.seed = 48;
-    c.spec.num_qo_heads = 2;
-    c.spec.num_kv_heads = 1;
-    c.spec.head_dim_qk = c.spec.head_dim_vo = 32;
-    c.spec.q_dtype = c.spec.o_dtype = DType::bf16;
-    c.spec.kv_dtype = kv;
-    c.spec.page_size = 16;
-    c.spec.variant.range.causal = true;
-    c.shared.push_back({64, {}});
-    for (int32_t family = 0; family < 5; ++family) c.shared.push_back({65, {}});
-    for (int32_t r = 0; r < 50; ++r) {
-      const int32_t tails[] = {0, 1, 17, 300};
-      c.q_len.push_back(1);
-      c.kv_len.push_back(1040 + tails[r % 4]);
-      c.shared[0].requests.push_back(r);
-      c.shared[size_t(1 + r % 5)].requests.push_back(r);
-    }
-    Case flat = c;
-    c.groups.push_back({0, 0, 0, 0, 1024, 0, 0, -1, {}});
-    for (int32_t r = 0; r < 50; ++r) c.groups[0].tokens.push_back(r);
-    for (int32_t family = 0; family < 5; ++family) {
-      c.groups.push_back({1, family, 64, 0, 16, 1024, 1024, -1, {}});
-      for (int32_t r = family; r < 50; r += 5) c.groups.back().tokens.push_back(r);
-    }
-    for (int32_t r = 0; r < 50; ++r) c.groups.push_back({2, r, 65, 0, c.kv_len[size_t(r)] - 1040, 1040, 1040, -1, {r}});
-    CaseData levels(c), one_list(flat);
-    check::CaseOptions some;
-    for (const Policy policy : {Policy::none, Policy::heap, Policy::stream, Policy::automatic}) {
-      some.schedules.push_back({policy, 7, LevelMode::automatic});
-      some.schedules.push_back({policy, 132, LevelMode::off});
-    }
-    expect_right(levels, some);
-    expect_right(one_list, some);
-  }
-}
+// 1024 tokens shared by 50 requests, a page each group of ten shares, and tails of 0, 1, 17 and 300 tokens: as three levels, and as one list each.
+TEST(Merge, B48_LevelsGiveWhatOneFlatListGives) { expect_right("B48"); }
 
 TEST(Merge, B49_TheLseIsTokensByHeadsOnEveryPath) { expect_right("B49"); }
 

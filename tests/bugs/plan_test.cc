@@ -96,7 +96,8 @@ TEST(Graph, B72_BitsDoNotDependOnAnUpperBound) {
 
 TEST(Plan, B75_TheLongestQueryIsADifferenceAndNotAnEnd) {
   // indptr [0, 3, 6, 9]: three tokens each, 12 packed rows, so memory-class tiles; a planner that took 9 would think of 36.
-  CaseData data(step({3, 3, 3}, {50, 60, 70}));
+  expect_right("B75");
+  CaseData data(bug_case("B75.three_queries_each"));
   Engine engine(data.what().spec, data.capacity(), with_policy(Policy::stream));
   const Plan plan = engine.plan(data.batch());
   for (const WorkItem& item : plan.view().items) {

@@ -36,6 +36,8 @@ TEST(Dim, B57_OddDimsWorkAndImpossibleOnesAreNamed) {
   }
 }
 
+TEST(Dim, B58_TilesOfLargeDimsFit) { expect_right("B58"); }
+
 TEST(Stride, B60_KAndVAsViewsOfWiderRows) {
   expect_right("B60");
   // Whose last dimension is not contiguous is refused, never misread.

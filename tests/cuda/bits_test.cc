@@ -171,6 +171,59 @@ TEST_F(GpuBits, B38_B39_PagesPastTwoToThe31) {
   expect_gpu_right(s);
 }
 
+// B41: ragged K and V of 4.3 million tokens, whose bytes and elements pass 2^32, and a second row of Q and O 2^31 elements behind the first. Through
+// a window at the far end the answer is that of the last keys alone; without one, and queries of zeros, the LSE counts every key.
+TEST_F(GpuBits, B41_FourMillionKeysAndRowsPastTwoToThe31) {
+  if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU, and 27 GB of its memory; bugs/overflow_test.cc has the CPU's offsets";
+  const int32_t kv_len = 4300000, window = 300, heads = 8, dim = 64;
+  AttentionSpec spec = gpu_spec();
+  spec.num_qo_heads = spec.num_kv_heads = heads;
+  spec.storage = Storage::ragged;
+  spec.page_size = 1;
+  spec.variant.range = {true, window, -1};
+  Step last = make_step({{2, window + 2}}, spec);  // the same in small
+  const int64_t row = heads * dim, pitch = int64_t(1) << 31;
+  GpuBuffer k(0, kv_len * row * 2), v(0, kv_len * row * 2), q(0, (pitch + row) * 2), o(0, (pitch + row) * 2);
+  k.fill(0), v.fill(0);
+  k.upload(last.k.bytes.data(), int64_t(last.k.bytes.size()), (kv_len - window - 2) * row * 2);
+  v.upload(last.v.bytes.data(), int64_t(last.v.bytes.size()), (kv_len - window - 2) * row * 2);
+  GpuStep small(last);
+  RunTensors t = small.tensors;
+  t.q = Tensor::dense(q.data(), DType::bf16, {2, heads, dim});
+  t.k = Tensor::dense(k.data(), DType::bf16, {kv_len, heads, dim});
+  t.v = Tensor::dense(v.data(), DType::bf16, {kv_len, heads, dim});
+  t.o = Tensor::dense(o.data(), DType::bf16, {2, heads, dim});
+  t.q.stride[0] = t.o.stride[0] = pitch;
+  const OneRequest one_request(2, kv_len);
+  AttentionSpec whole = spec;
+  whole.variant.range.left = -1;
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && gpus()[0].arch != "sm_90a") continue;
+    for (const Policy policy : {Policy::automatic, Policy::none, Policy::stream}) {
+      const std::string what = std::string(kernel) + ", " + name_of(policy);
+      EngineOptions options = cuda_options();
+      options.kernel = kernel;
+      options.policy = policy;
+      for (int64_t i = 0; i < 2; ++i) q.upload(last.q.bytes.data() + i * row * 2, row * 2, i * pitch * 2);
+      small.poison();
+      o.fill(0xff);
+      Engine engine(spec, {1, 2, kv_len, 0, 0}, options);
+      engine.run(engine.plan(one_request.batch), t);
+      small.download(last);  // the LSE; O lies elsewhere
+      for (int64_t i = 0; i < 2; ++i) o.download(last.o.bytes.data() + i * row * 2, row * 2, i * pitch * 2);
+      expect_gpu_right(last, what);
+
+      if (policy == Policy::none) continue;  // one CTA a head would read 4 GB
+      q.fill(0);
+      small.poison();
+      Engine all(whole, {1, 2, kv_len, 0, 0}, options);
+      all.run(all.plan(one_request.batch), t);
+      small.download(last);
+      for (int64_t i = 0; i < last.lse.count(); ++i) ASSERT_NEAR(last.lse.get(i), std::log(double(kv_len)), 6e-5) << what;
+    }
+  }
+}
+
 // B30: the bits of a mask pass 2^32. Rows on either side of bits 2^31 and 2^32, and the last, keep every other key of their window; all
 // others keep nothing.
 TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {

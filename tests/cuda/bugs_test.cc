@@ -229,5 +229,55 @@ TEST_F(GpuBugs, B72_BitsDoNotDependOnTheDeclaredMost) {
   EXPECT_TRUE(bits[0] == bits[1]);
 }
 
+// indptr [0, 3, 6, 9]: three tokens each, which is work for kernels of few rows; 9 would not be.
+TEST_F(GpuBugs, B75_TheLongestQueryIsADifferenceAndNotAnEnd) {
+  const AttentionSpec spec = gpu_spec();
+  on_every_path(spec, [&](const EngineOptions& options, const std::string& what) {
+    Step s = make_step({{3, 50}, {3, 60}, {3, 70}}, spec);
+    Engine engine(spec, s.capacity(), options);
+    GpuStep g(s);
+    g.poison();
+    const Plan plan = engine.plan(s.batch);
+    for (const WorkItem& item : plan.view().items) {
+      EXPECT_EQ(item.kernel_class, 0) << what;
+      EXPECT_LE(item.row_count, 3 * spec.num_qo_heads / spec.num_kv_heads) << what;
+    }
+    engine.run(plan, g.tensors);
+    EXPECT_TRUE(!gpu.is_fake() || gpu.last_entry() == "attend_memory" || gpu.last_entry() == "attend_small") << what << ": " << gpu.last_entry();
+    expect_device_right(g, s, what);
+  });
+}
+
+// What fp8 keys and values cost is what they are rounded by; probabilities in fp8 would cost e4m3, which ends at 448, more than e5m2.
+TEST_F(GpuBugs, B83_E4m3IsMoreAccurateThanE5m2) {
+  for (const float scale : {0.02f, 0.1f}) {  // uniform and peaked scores
+    for (const Request r : {Request{8, 256}, {8, 4096}, {150, 700}}) {
+      std::vector<std::vector<float>> outputs[3];  // of each path
+      for (const DType kv : {DType::bf16, DType::e4m3, DType::e5m2}) {
+        AttentionSpec spec = gpu_spec();
+        spec.head_dim_qk = spec.head_dim_vo = 128;
+        spec.variant.range.causal = false;
+        spec.sm_scale = scale;
+        spec.kv_dtype = kv;
+        on_every_path(spec, [&](const EngineOptions& options, const std::string&) {
+          Step s = make_step({r}, spec);
+          run(s, options);
+          std::vector<float> o(static_cast<size_t>(s.o.count()));
+          for (size_t i = 0; i < o.size(); ++i) o[i] = s.o.get(int64_t(i));
+          outputs[kv == DType::bf16 ? 0 : kv == DType::e4m3 ? 1 : 2].push_back(o);
+        });
+      }
+      for (size_t path = 0; path < outputs[0].size(); ++path) {
+        double error[2] = {};
+        for (size_t i = 0; i < outputs[0][path].size(); ++i) {
+          for (const int t : {0, 1}) error[t] += std::pow(double(outputs[t + 1][path][i]) - outputs[0][path][i], 2);
+        }
+        EXPECT_GT(error[0], 0.0) << "path " << path;
+        EXPECT_LT(std::sqrt(error[0]), 0.65 * std::sqrt(error[1])) << "path " << path << ", scale " << scale << ", " << r.q_len << " x " << r.kv_len;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvloom::test
