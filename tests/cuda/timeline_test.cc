@@ -61,6 +61,32 @@ TEST_F(GpuTimeline, EveryItemOnceAndInOrder) {
   }
 }
 
+// Where CTAs work for tens of microseconds, nearly all of that is items. A chip's few CTAs here: each has as much to do as of a large step all have.
+TEST_F(GpuTimeline, ItemsAreWhatTimeGoesInto) {
+  if (gpu.is_fake()) GTEST_SKIP() << "wants the times of a GPU; api/timeline_test.cc has the CPU's";
+  const std::vector<std::pair<const char*, std::vector<Request>>> steps = {
+      {"decode", std::vector<Request>(8, {1, 20000})},
+      {"prefill", {{2000, 2000}, {1500, 4000}}},
+      {"mixed", {{1, 20000}, {1, 15000}, {1, 9000}, {1, 20000}, {1500, 2500}, {700, 4000}}}};
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && gpus()[0].arch != "sm_90a") continue;
+    for (const auto& [name, requests] : steps) {
+      Step s = make_step(requests);
+      EngineOptions options = timed_options(kernel);
+      options.num_ctas = 8;
+      Engine engine(s.spec, s.capacity(), options);
+      GpuStep g(s);
+      const Plan plan = engine.plan(s.batch);
+      run_timed(engine, plan, g);  // the kernel is compiled and loaded, and has run
+      const Timed t = run_timed(engine, plan, g);
+      const std::string what = std::string(kernel) + ", " + name;
+      ASSERT_EQ(timeline_fault(plan.view(), t.layout, t.memory.data()), "") << what;
+      for (const CtaTimes& cta : view_timeline(t.memory.data(), t.layout).ctas) EXPECT_GE(cta.end - cta.begin, 20'000u) << what << ": ns of a CTA";
+      EXPECT_GE(timeline_coverage(plan.view(), t.layout, t.memory.data()), 0.9) << what;
+    }
+  }
+}
+
 // CTAs of a cluster have times of their own, side by side.
 TEST_F(CudaTimeline, ClustersOfTwo) {
   Step s = make_step(kSteps[1]);
