@@ -38,6 +38,11 @@ std::vector<TraceRequest> load(const ReplayOptions& o, Report& report) {
     report.trace_format = reader.format();
     report.skipped_rows = reader.skipped_rows();
     report.first_skipped = reader.first_skipped();
+    if (trace.empty() && o.requests != 0) {
+      fail(ErrorCode::invalid_argument, "trace {}: got no request{}, wanted one at least: a CSV header (Azure) with rows below it, or JSON objects (Mooncake), one a line",
+           o.trace == "-" ? "stdin" : o.trace,
+           report.skipped_rows > 0 ? fmt::format(" ({} rows left out by --skip-bad; the first: {})", report.skipped_rows, report.first_skipped) : "");
+    }
   }
   for (TraceRequest& r : trace) r.arrival_ns = int64_t(double(r.arrival_ns) / o.rate_scale);
   return trace;

@@ -88,6 +88,21 @@ TEST(ReplayCommand, StopsAtABadRowOrSkipsIt) {
   fs::remove(path);
 }
 
+TEST(ReplayCommand, ATraceOfNoRequestIsRefused) {
+  const fs::path path = fs::path(testing::TempDir()) / "kvloom_empty_trace.csv";
+  const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
+  for (const std::string& text : {std::string(), std::string("\n\n"), header, header + "2023-11-16 18:15:47,none,4\n"}) {
+    std::ofstream(path) << text;
+    Tool tool(replay({"--trace", path.string(), "--skip-bad", "--json", "@/report.json"}));
+    EXPECT_EQ(tool.wait(), 1);
+    EXPECT_TRUE(contains(tool.err(), "trace " + path.string() + ": got no request")) << tool.err();
+    EXPECT_EQ(contains(tool.err(), "1 rows left out by --skip-bad; the first: trace "), text.size() > header.size()) << tool.err();
+    EXPECT_EQ(tool.out(), "");
+    EXPECT_FALSE(fs::exists(tool.file("report.json")));
+  }
+  fs::remove(path);
+}
+
 TEST(ReplayCommand, WhatWasNotComputedIsNotCalledRight) {
   Tool tool(replay({"--kv-pool-tokens", "1"}));
   EXPECT_EQ(tool.wait(), 0) << tool.err();
