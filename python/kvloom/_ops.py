@@ -118,9 +118,16 @@ def pack_mask(masks):
     masks: bool or uint8 arrays [q_len, kv_len], one a request, on the host; True = keep. Returns uint8 [bytes] and int64 [requests + 1]: NumPy
     arrays if NumPy is loaded, else a bytearray and an array.array.
     """
+    shape = getattr(masks, "shape", None)
+    if (shape is not None and len(shape) != 3) or not hasattr(masks, "__iter__"):
+        got = type(masks).__name__ if shape is None else f"one array {list(shape)}"
+        raise (TypeError if shape is None else ValueError)(f"`masks`: expected a list of arrays [q_len, kv_len], one a request, got {got}; of one request: [mask]")
     bits, indptr = bytearray(), [0]
-    for mask in masks:
-        bits += _core.pack_mask(mask)
+    for i, mask in enumerate(masks):
+        try:
+            bits += _core.pack_mask(mask)
+        except (TypeError, ValueError) as error:
+            raise type(error)(str(error).replace("`mask`", f"`masks[{i}]`", 1).replace("[rows, columns]", "[q_len, kv_len]")) from None
         indptr.append(len(bits))
     numpy = sys.modules.get("numpy")
     if numpy is not None:

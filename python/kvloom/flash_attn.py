@@ -9,6 +9,9 @@ ALiBi without `causal`, or with slopes for every batch entry, is a variant, comp
 
 from __future__ import annotations
 
+import math
+import operator
+
 from . import _core
 from ._engines import engine_for
 from ._errors import UnsupportedError
@@ -42,8 +45,45 @@ def _facts(tensor, name: str, rank: int, wanted: str):
     return dims, dtype
 
 
+def _number(value, name: str, otherwise: str) -> float:
+    """A finite number from 0; None counts as 0, which stands for `otherwise`."""
+    if value is None:
+        return 0.0
+    try:
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0.0 <= number < math.inf:
+        kind = ValueError if isinstance(value, (int, float)) else TypeError
+        raise kind(f"`{name}`: expected a finite number above 0, or None for {otherwise}, got {value!r}")
+    return number
+
+
+def _window(window_size) -> tuple[int, int]:
+    try:
+        left, right = map(operator.index, window_size)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"`window_size`: expected (left, right), two ints with -1 for no bound, got {window_size!r}; keys on one side alone: (3, -1), with causal (3, 0)"
+        ) from None
+    return left, right
+
+
+def _starts(x, name: str, most: int | None, tensor: str) -> list[int]:
+    """[batch + 1]: where each sequence begins and the last one ends, among the `most` rows of `tensor`."""
+    try:
+        starts = list(map(operator.index, int_list(x)))
+    except (TypeError, ValueError):
+        raise TypeError(f"`{name}`: expected ints [batch + 1], got {x!r}") from None
+    if not starts or starts[0] != 0 or any(b < a for a, b in zip(starts, starts[1:])):
+        raise ValueError(f"`{name}`: expected [batch + 1] ints that begin at 0 and never fall, got {starts[:8]}{'..' if len(starts) > 8 else ''}")
+    if most is not None and starts[-1] > most:
+        raise ValueError(f"`{name}`: expected an end of at most {most}, the rows of `{tensor}`, got {starts[-1]}; give the sums of the lengths that `{tensor}` has")
+    return starts
+
+
 def _spec(q_heads, kv_heads, q_dims, v_dims, dtype, kv_dtype, *, page_size, softmax_scale, causal, window_size, softcap, alibi, variant):
-    left, right = window_size
+    left, right = _window(window_size)
     return Spec(
         num_qo_heads=q_heads,
         num_kv_heads=kv_heads,
@@ -52,11 +92,11 @@ def _spec(q_heads, kv_heads, q_dims, v_dims, dtype, kv_dtype, *, page_size, soft
         dtype=dtype,
         kv_dtype=kv_dtype,
         page_size=page_size,
-        sm_scale=0.0 if softmax_scale is None else softmax_scale,
+        sm_scale=_number(softmax_scale, "softmax_scale", "1 / sqrt(head_dim)"),
         causal=causal,
         window_left=max(left, -1),
         window_right=-1 if causal else max(right, -1),
-        soft_cap=softcap or 0.0,
+        soft_cap=_number(softcap, "softcap", "none"),
         alibi=alibi,
         variant=variant,
     )
@@ -163,8 +203,9 @@ def flash_attn_varlen_func(
     q_dims, _ = _facts(q, "q", 3, "[total_q, heads, head_dim]")
     k_dims, _ = _facts(k, "k", 4 if paged else 3, kv_shape)
     v_dims, _ = _facts(v, "v", 4 if paged else 3, kv_shape)
-    starts_q, starts_k = map(int_list, (cu_seqlens_q, cu_seqlens_k))
-    if len(starts_q) != len(starts_k) or not starts_q:
+    starts_q = _starts(cu_seqlens_q, "cu_seqlens_q", q_dims[0], "q")
+    starts_k = _starts(cu_seqlens_k, "cu_seqlens_k", None if paged else k_dims[0], "k")
+    if len(starts_q) != len(starts_k):
         raise ValueError(f"`cu_seqlens_q`, `cu_seqlens_k`: expected [batch + 1] both, got {len(starts_q)} and {len(starts_k)} entries")
     fields = {
         "page_size": k_dims[1] if paged else None,
@@ -244,7 +285,7 @@ def flash_attn_with_kvcache(
             raise ValueError(f"`cache_batch_idx`: expected {batch} entries, got {len(entries)}")
         table = int_column(entries)
     new = 0
-    turns_one_by_one = causal or tuple(window_size) != (-1, -1)
+    turns_one_by_one = causal or _window(window_size) != (-1, -1)
     rotary = (rotary_cos, rotary_sin, rotary_interleaved) if rotary_cos is not None else None
     if rotary is not None:
         positions = [n + (i if turns_one_by_one else 0) for n in before for i in range(seqlen_q)]

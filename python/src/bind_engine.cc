@@ -27,6 +27,9 @@ auto refuse_others(const char* function) {
 
 Plan& plan_of(nb::handle plan) {
   Plan* p = nullptr;
+  if (nb::isinstance<Plan>(plan) && !nb::inst_ready(plan)) {
+    raise_type_error("`plan`: expected a kvloom.Plan that Engine.plan() has made, got one that nothing has; plans come from Engine.plan() alone");
+  }
   if (!nb::try_cast<Plan*>(plan, p) || p == nullptr) raise_type_error("`plan`: expected a kvloom.Plan, got " + class_name(plan));
   return *p;
 }

@@ -92,6 +92,13 @@ def test_run(engine, plan, good, name, value, error, text):
     assert np.all(out == 7)
 
 
+def test_plans_that_nothing_has_made(engine, good):
+    with pytest.raises(TypeError, match=r"`plan`: expected a kvloom.Plan that Engine.plan\(\) has made, got one that nothing has; plans come from"):
+        engine.run(kvloom.Plan.__new__(kvloom.Plan), **good)
+    with pytest.raises(TypeError, match="`plan`: expected a kvloom.Plan, got int"):
+        engine.run(5, **good)
+
+
 @pytest.mark.parametrize("name", ["q", "k", "v", "out", "lse", "pages", "sink", "params"])
 def test_two_devices(engine, plan, good, name):
     shapes = {"out": (2, 4, 32), "lse": (2, 4), "pages": (4,), "sink": (4,), "params": (4,)}

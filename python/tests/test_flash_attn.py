@@ -156,14 +156,58 @@ def test_refusals(rng):
         flash_attn_func(q, k, v, alibi_slopes=np.zeros(3, f32))
     with pytest.raises(ValueError, match="`cu_seqlens_q`"):
         flash_attn_varlen_func(q[0], k[0], v[0], [0, 3], [0, 2, 4])
-    with pytest.raises(ValueError, match="wanted at least 9"):
-        flash_attn_varlen_func(q[0], k[0], v[0], [0, 3], [0, 9])
     with pytest.raises(ValueError, match="`cache_seqlens`: expected the tokens"):
         flash_attn_with_kvcache(q, k, v, k[:, :1], v[:, :1])
     with pytest.raises(ValueError, match="page|slot|pos"):
         flash_attn_with_kvcache(q, k, v, k[:, :1].copy(), v[:, :1].copy(), cache_seqlens=[4, 0])  # the cache is full
     with pytest.raises(ValueError, match="`rotary_cos`: expected a row for position"):
         flash_attn_with_kvcache(q, k, v, rotary_cos=np.zeros((2, 8), f32), rotary_sin=np.zeros((2, 8), f32), cache_seqlens=[1, 1], causal=True)
+
+
+@pytest.mark.parametrize(
+    "kind, named, says",
+    [
+        (TypeError, {"window_size": 3}, r"`window_size`: expected \(left, right\), two ints .*, got 3;"),
+        (TypeError, {"window_size": (3, "a")}, r"`window_size`: expected .* got \(3, 'a'\);"),
+        (TypeError, {"window_size": (3,)}, r"`window_size`: expected .* got \(3,\);"),
+        (TypeError, {"window_size": None}, "`window_size`: expected .* got None;"),
+        (TypeError, {"softmax_scale": "x"}, "`softmax_scale`: expected a finite number above 0, or None .*, got 'x'"),
+        (TypeError, {"softmax_scale": "1"}, "`softmax_scale`: .* got '1'"),
+        (ValueError, {"softmax_scale": -1.0}, "`softmax_scale`: .* got -1.0"),
+        (ValueError, {"softmax_scale": float("nan")}, "`softmax_scale`: .* got nan"),
+        (TypeError, {"softcap": "a"}, "`softcap`: expected a finite number above 0, or None for none, got 'a'"),
+        (ValueError, {"softcap": float("inf")}, "`softcap`: .* got inf"),
+    ],
+)
+def test_arguments_are_named_as_they_were_given(rng, kind, named, says):
+    q, k, v = tensors(rng, 2, 3, 4)
+    with pytest.raises(kind, match=says):
+        flash_attn_func(q, k, v, **named)
+    with pytest.raises(kind, match=says):
+        flash_attn_varlen_func(q[0], k[0], v[0], [0, 3], [0, 4], **named)
+    with pytest.raises(kind, match=says):
+        flash_attn_with_kvcache(q, k, v, **named)
+
+
+@pytest.mark.parametrize(
+    "kind, starts_q, starts_k, says",
+    [
+        (ValueError, [0, 9], [0, 4], "`cu_seqlens_q`: expected an end of at most 3, the rows of `q`, got 9;"),
+        (ValueError, [0, 3], [0, 9], "`cu_seqlens_k`: expected an end of at most 4, the rows of `k`, got 9;"),
+        (ValueError, [0, 2, 1], [0, 2, 4], r"`cu_seqlens_q`: expected .* never fall, got \[0, 2, 1\]"),
+        (ValueError, [1, 3], [0, 4], "`cu_seqlens_q`: expected .* begin at 0"),
+        (ValueError, [0, 3], [0, -4], "`cu_seqlens_k`: expected .* never fall"),
+        (ValueError, [], [], r"`cu_seqlens_q`: expected .* got \[\]"),
+        (TypeError, 3, [0, 4], r"`cu_seqlens_q`: expected ints \[batch \+ 1\], got 3"),
+        (TypeError, [0, 3], "ab", r"`cu_seqlens_k`: expected ints \[batch \+ 1\], got 'ab'"),
+        (TypeError, [[0, 3]], [0, 4], r"`cu_seqlens_q`: expected ints"),
+    ],
+)
+def test_starts_that_can_not_be(rng, kind, starts_q, starts_k, says):
+    q, k, v = tensors(rng, 1, 3, 4)
+    with pytest.raises(kind, match=says) as caught:
+        flash_attn_varlen_func(q[0], k[0], v[0], starts_q, starts_k)
+    assert not isinstance(caught.value, kvloom.CapacityError)
 
 
 def test_engines_are_kept(rng):

@@ -115,6 +115,19 @@ def test_custom_masks(rng):
     close(o[3:], reference.attention(q[3:], k[7:], v[7:], keep=keep[1])[0])
 
 
+def test_masks_are_a_list(rng):
+    three = rng.random((2, 3, 7)) < 0.5
+    assert np.array_equal(kvloom.pack_mask(three)[0], kvloom.pack_mask(list(three))[0])
+    with pytest.raises(ValueError, match=r"`masks`: expected a list of arrays \[q_len, kv_len\], one a request, got one array \[3, 7\]; of one request: \[mask\]"):
+        kvloom.pack_mask(three[0])
+    with pytest.raises(TypeError, match="`masks`: expected a list of arrays .*, got int"):
+        kvloom.pack_mask(5)
+    with pytest.raises(ValueError, match=r"`masks\[1\]`: expected a contiguous bool or uint8 array \[q_len, kv_len\] on cpu, got \[7\]"):
+        kvloom.pack_mask([three[0], three[0][0]])
+    with pytest.raises(TypeError, match=r"`masks\[0\]`: "):
+        kvloom.pack_mask([[[True, False]]])
+
+
 @pytest.mark.parametrize("index", [list, np.int32, np.int64])
 def test_block_sparse(rng, index):
     rows, cols = 3, 4
