@@ -24,8 +24,8 @@ step() {  # NAME COMMAND...: runs it, keeps its words
 }
 wanted() { [[ " $steps " == *" $1 "* ]]; }
 
-# Small enough for a sanitizer: each policy, a graph, a merge, an append, and one run of a thousand.
-small='GpuEngine.EveryPolicyIsRight:GpuEngine.VariantsGetTheirArrays:GpuGraph.B71*:GpuOps.B07*:GpuOps.AppendRotates:GpuOps.RopeInPlace:GpuStreams.B14*'
+# Small enough for a sanitizer: each policy, a graph, a merge, an append, one run of a thousand, steps of both kinds, the planner on the device.
+small='GpuEngine.EveryPolicyIsRight:GpuEngine.VariantsGetTheirArrays:GpuGraph.B71*:GpuOps.B07*:GpuOps.AppendRotates:GpuOps.RopeInPlace:GpuStreams.B14*:GpuMixed.PartsOfBothKinds:GpuStream.KindsThatChangeFromItemToItem:GpuDevicePlan.RunsAndHasTheHostsBytes'
 sanitize() {
   local tool
   for tool in memcheck racecheck initcheck synccheck; do
@@ -88,7 +88,7 @@ if wanted generate; then
     echo "== generate: ${PYTHON:-python3} has not all of kvloom, torch and transformers: not run"
   fi
 fi
-wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-300}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
+wanted check && LINES_SHOWN=40 step check "$kvloom" check --backend cuda --cases "${CASES:-1000}" --seed "${SEED:-1}" --timeout "${TIMEOUT:-60}" --json "$out/check.json"
 wanted variants && LINES_SHOWN=40 step variants variants
 if wanted sanitize; then
   if command -v compute-sanitizer > /dev/null; then sanitize; else echo "== sanitize: no compute-sanitizer on PATH: not run"; fi
