@@ -197,7 +197,7 @@ def peer_table(data):
 
 
 def replay_table(data):
-    keys = ["trace", "model", "requests", "steps", "tokens", "tokens_per_s", "read_GBps", "balance", "prefix_hit_rate", "rel_error", "max_rel_error"]
+    keys = ["trace", "model", "requests", "samples", "steps", "steps_with_levels", "tokens", "tokens_per_s", "read_GBps", "balance", "prefix_hit_rate", "rel_error", "max_rel_error"]
     yield "| " + " | ".join(keys) + " | plan us (median, p99) | run us (median, p99) |"
     yield "|" + "---|" * (len(keys) + 2)
     cells = [f"{data[k]:.4g}" if isinstance(data.get(k), float) else str(data.get(k, "")) for k in keys]
@@ -313,6 +313,8 @@ def section(path, drawn):
         body, machine = counters_table(data), data.get("machine")
     elif "gpu" in data and "rows" in data:
         body, machine = gpu_table(data), data["machine"]
+    elif "constants" in data:
+        body, machine = constants_table(data), data["machine"]
     elif "variants" in data:
         body, machine = variants_table(data), None
     elif "cases" in data:

@@ -195,7 +195,7 @@ bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, con
     grow(spec, config, static_cast<const int32_t*>(batch.pages.data));
   }
   choose(spec.page_size, config.level_more_gain);
-  if (!fit(capacity, config, spec.page_size, first_gain(spec, config, batch), out.notes)) return false;
+  if (!fit(spec, capacity, config, first_gain(spec, config, batch), out.notes)) return false;
   emit(spec, batch, out);
   return true;
 }

@@ -73,7 +73,7 @@ class PrefixFinder {
   void choose(int32_t page_size, int64_t more_gain);
   int64_t value_of_taking(const Node& node, int32_t from_page, int32_t page_size, int64_t more_gain) const;
   void settle();
-  bool fit(const Capacity& capacity, const SchedulerConfig& config, int32_t page_size, int64_t first_gain, std::string& notes);
+  bool fit(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, int64_t first_gain, std::string& notes);
   void drop(const Capacity& capacity, int64_t max_groups, int32_t page_size, std::string& notes);
   int64_t saved_tokens(const Node& node, int32_t page_size) const;
   void emit(const AttentionSpec& spec, const Batch& batch, GroupList& out);

@@ -86,21 +86,25 @@ void PrefixFinder::drop(const Capacity& capacity, int64_t max_groups, int32_t pa
 }
 
 /// Cuts the choice down to the capacity, and asks whether what is left is worth a level at all, which it is from `first_gain` on.
-bool PrefixFinder::fit(const Capacity& capacity, const SchedulerConfig& config, int32_t page_size, int64_t first_gain, std::string& notes) {
+bool PrefixFinder::fit(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, int64_t first_gain, std::string& notes) {
   settle();
   const int64_t max_groups = capacity.max_groups > 0 ? capacity.max_groups - own_groups_ : int64_t(INT32_MAX);
-  drop(capacity, max_groups, page_size, notes);
-  int64_t saved = 0, groups = 0;
+  drop(capacity, max_groups, spec.page_size, notes);
+  int64_t saved = 0, groups = 0, rows = 0;  // rows: of the largest
   for (const Node& v : nodes_) {
     if (!v.taken) continue;
-    saved += saved_tokens(v, page_size);
+    saved += saved_tokens(v, spec.page_size);
+    rows = max_of(rows, int64_t(v.tokens) * spec.group_size());
     ++groups;
   }
-  if (groups > 0 && saved >= first_gain) return true;
+  if (groups > 0 && saved >= first_gain && rows > config.level_rows_above) return true;
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
     notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
                          config.level_more_gain);
+  } else if (saved >= first_gain) {
+    notes += format("levels: {} shared prefixes not taken: the largest has {} packed rows, and none is worth a level without one of more than {}", groups, rows,
+                         config.level_rows_above);
   } else {
     notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
                          first_gain);

@@ -104,6 +104,7 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
   config.level_first_percent = kLevelPercent;
+  config.level_rows_above = config.compute_rows_above;  // measured: levels of few rows alone take twice as long as none, for all that they save
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);

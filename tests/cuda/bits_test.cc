@@ -185,8 +185,9 @@ TEST_F(GpuBits, B41_FourMillionKeysAndRowsPastTwoToThe31) {
   const int64_t row = heads * dim, pitch = int64_t(1) << 31;
   GpuBuffer k(0, kv_len * row * 2), v(0, kv_len * row * 2), q(0, (pitch + row) * 2), o(0, (pitch + row) * 2);
   k.fill(0), v.fill(0);
-  k.upload(last.k.bytes.data(), int64_t(last.k.bytes.size()), (kv_len - window - 2) * row * 2);
-  v.upload(last.v.bytes.data(), int64_t(last.v.bytes.size()), (kv_len - window - 2) * row * 2);
+  const int64_t end_bytes = (window + 2) * row * 2;  // behind them the step has tokens to spare
+  k.upload(last.k.bytes.data(), end_bytes, kv_len * row * 2 - end_bytes);
+  v.upload(last.v.bytes.data(), end_bytes, kv_len * row * 2 - end_bytes);
   GpuStep small(last);
   RunTensors t = small.tensors;
   t.q = Tensor::dense(q.data(), DType::bf16, {2, heads, dim});

@@ -107,6 +107,28 @@ TEST(Levels, GainsDecide) {
   EXPECT_NE(notes.find("320 tokens"), std::string::npos) << notes;
 }
 
+TEST(Levels, SomeGroupHasSoManyRows) {
+  Step step;
+  int32_t next = 5000;
+  const auto add = [&](int32_t first, int32_t requests) {
+    for (int32_t i = 0; i < requests; ++i) {
+      step.lists.push_back(with_tail(run(first, 10), 200, 16, next));
+      step.kv_len.push_back(200);
+    }
+  };
+  add(0, 2);
+  add(100, 3);
+  const AttentionSpec spec = spec_of(step);
+  const int32_t group = spec.num_qo_heads / spec.num_kv_heads;
+  SchedulerConfig config = eager_config();
+  std::string notes;
+  config.level_rows_above = 3 * group - 1;
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << "the others come along: " << notes;
+  config.level_rows_above = 3 * group;
+  EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
+  EXPECT_NE(notes.find("the largest has " + std::to_string(3 * group) + " packed rows"), std::string::npos) << notes;
+}
+
 TEST(Levels, WhatDoesNotFitIsDroppedAndSaid) {
   // Pair (0, 1) shares 40 pages, pair (2, 3) shares 20.
   Step step;
