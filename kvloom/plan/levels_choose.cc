@@ -97,14 +97,15 @@ bool PrefixFinder::fit(const AttentionSpec& spec, const Capacity& capacity, cons
     rows = max_of(rows, int64_t(v.tokens) * spec.group_size());
     ++groups;
   }
-  if (groups > 0 && saved >= first_gain && rows > config.level_rows_above) return true;
+  const bool has_many_rows = rows > config.compute_rows_above;
+  if (groups > 0 && saved >= first_gain && (has_many_rows || saved >= groups * config.level_few_rows_gain)) return true;
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
     notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
                          config.level_more_gain);
   } else if (saved >= first_gain) {
-    notes += format("levels: {} shared prefixes not taken: the largest has {} packed rows, and none is worth a level without one of more than {}", groups, rows,
-                         config.level_rows_above);
+    notes += format("levels: {} shared prefixes not taken: none has more than {} packed rows, and they save {} tokens of reading each, where {} are wanted", groups,
+                         config.compute_rows_above, saved / groups, config.level_few_rows_gain);
   } else {
     notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
                          first_gain);

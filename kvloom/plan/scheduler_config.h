@@ -31,7 +31,7 @@ struct SchedulerConfig {
   int64_t level_first_gain = 2000;   // (n - 1) x tokens that the first shared level must save, summed over its groups
   int32_t level_first_percent = 0;   // ... and so much of what the step costs, in tokens read by few rows
   int64_t level_more_gain = 250;     // ... that any further group must save by itself
-  int32_t level_rows_above = 0;      // ... and some group must have more packed rows a KV head than this
+  int64_t level_few_rows_gain = 0;   // ... and each on average, where none has more packed rows a KV head than compute_rows_above
 };
 
 }  // namespace kvloom

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int32_t kSharedBytes = 227 * 1024;  // that every configuration fits in
 constexpr int32_t kLevelPercent = 16;         // measured: of decodes, 11 % of the tokens saved cost 4 % of the time, 3 % cost 17; of steps with prefill chunks, 1 and 2 % cost 4 to 19
+constexpr int64_t kFewRowsGain = 12000;       // measured: steps of decodes in groups of four that save 3,000 tokens each take twice as long with levels, some 25 us an item of them more than planned (docs: lab notes)
 constexpr double kFlopPerNs = 5600.0;         // that an SM does in wgmma (docs: lab notes, H200)
 
 sm90::UnitSpec unit_spec(const AttentionSpec& s) {
@@ -104,7 +105,7 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
   config.level_first_percent = kLevelPercent;
-  config.level_rows_above = config.compute_rows_above;  // measured: levels of few rows alone take twice as long as none, for all that they save
+  config.level_few_rows_gain = kFewRowsGain;
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);

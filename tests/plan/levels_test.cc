@@ -107,7 +107,7 @@ TEST(Levels, GainsDecide) {
   EXPECT_NE(notes.find("320 tokens"), std::string::npos) << notes;
 }
 
-TEST(Levels, SomeGroupHasSoManyRows) {
+TEST(Levels, GroupsOfFewRowsAloneSaveMore) {
   Step step;
   int32_t next = 5000;
   const auto add = [&](int32_t first, int32_t requests) {
@@ -117,16 +117,18 @@ TEST(Levels, SomeGroupHasSoManyRows) {
     }
   };
   add(0, 2);
-  add(100, 3);
+  add(100, 3);  // 160 and 320 tokens are saved
   const AttentionSpec spec = spec_of(step);
-  const int32_t group = spec.num_qo_heads / spec.num_kv_heads;
   SchedulerConfig config = eager_config();
   std::string notes;
-  config.level_rows_above = 3 * group - 1;
-  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << "the others come along: " << notes;
-  config.level_rows_above = 3 * group;
+  config.compute_rows_above = 3 * spec.group_size();
+  config.level_few_rows_gain = 240;
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << notes;
+  config.level_few_rows_gain = 241;
   EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
-  EXPECT_NE(notes.find("the largest has " + std::to_string(3 * group) + " packed rows"), std::string::npos) << notes;
+  EXPECT_NE(notes.find("save 240 tokens of reading each, where 241 are wanted"), std::string::npos) << notes;
+  config.compute_rows_above = 3 * spec.group_size() - 1;
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << "the one with more rows takes the other along: " << notes;
 }
 
 TEST(Levels, WhatDoesNotFitIsDroppedAndSaid) {
