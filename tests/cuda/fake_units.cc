@@ -19,10 +19,10 @@ bool store_fake_kernel(const AttentionSpec& spec, bool fixed_split, int32_t shar
     if (choice.winner().kernel->family == std::string("sm90")) {  // as its kernels are
       const int32_t rows = spec.head_dim_qk == 64 && spec.head_dim_vo == 64 ? 192 : 128;
       cubin.memory = cubin.mixed = {384, 190000, 1, 1, 16, 0, is_fp8(spec.kv_dtype) ? 2 : 1, 128};
-      if (!is_fp8(spec.kv_dtype) && !fixed_split) {
+      if (runtime::sm90_by_warpgroups(spec, fixed_split)) {  // else they are family sm80's
         cubin.compute = emulated ? KernelFacts{640, 210000, 1, 1, 16, 2 * rows} : KernelFacts{384, 210000, 1, 2, 32, rows};
         cubin.mixed = {384, 210000, 1, 1, 16, 128, 1, 128};
-        if (spec.variant.rope.mode == RopeMode::none) cubin.small = {384, 210000, 1, 1, 32, rows};
+        cubin.small = {384, 210000, 1, 1, 32, rows};
       }
     }
     for (KernelFacts* entry : {&cubin.memory, &cubin.compute, &cubin.mixed}) {
