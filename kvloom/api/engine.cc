@@ -121,7 +121,8 @@ int class_of_rows(const api::Setup& setup, const Batch& batch) {
 }  // namespace
 
 /// Plans into the next block, with the planner whose kernel will run the step. What rows the requests have does not say yet that all items
-/// will be of that class: many requests may share a prefix.
+/// will be of that class: many requests may share a prefix. Nor are levels of few rows for all kernels of few rows: where attend_mixed has them at the
+/// side, it lets items of a prefix and of its readers arrive together (device/stream/items.cuh), and is faster.
 plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch, char*& block) {
   const auto with = [&](plan::Planner& p, int blocks) -> plan::Planner& {
     block = state.open_block(blocks);
@@ -131,6 +132,18 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
   };
   const int rows = own_planner[0] || own_planner[1] ? class_of_rows(setup, batch) : -1;
   if (rows < 0 || !own_planner[rows]) return with(planner, 0);
+  if (rows == 0 && setup.own.small_computes) {
+    plan::Planner& few = *own_planner[0];
+    block = state.open_block(1);
+    const bool flat = few.plan_flat(batch, block, few.layout().plan_bytes);
+    if (!flat) {
+      state.leave_block();
+      block = state.open_block(0);
+      planner.plan_levels_of(few, batch, block, planner.layout().plan_bytes);
+    }
+    state.close_block();
+    return flat ? few : planner;
+  }
   plan::Planner& own = with(*own_planner[rows], 1 + rows);
   return own.uses_class(1 - rows) ? with(planner, 0) : own;
 }

@@ -37,6 +37,8 @@ char* PlanState::open_block(int planner) {
   return next_->data.get();
 }
 
+void PlanState::leave_block() { next_->open = false; }
+
 void PlanState::close_block() {
   const PlanView v = view_plan(next_->data.get());
   PlanHeader& before = next_->held;

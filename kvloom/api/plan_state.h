@@ -57,6 +57,8 @@ struct PlanState : PlannedStep {
   PlanView view() const;
   /// Where the next step goes, if that planner makes it.
   char* open_block(int planner);
+  /// Nothing has been written there.
+  void leave_block();
   /// The step has been written there. Makes everything but the counted elements zero: equal steps have equal bytes whatever came before.
   void close_block();
   /// The block of the last close_block() holds the step from now on, and next_step is what there is to know about it. `entry`: of the

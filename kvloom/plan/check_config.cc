@@ -68,7 +68,8 @@ void check_config(const AttentionSpec& spec, const Capacity& capacity, const Sch
     check_range("a cost, snap or margin of SchedulerConfig", cost, 0, int64_t(1) << 40);
   }
   check_range("saturating_ctas", config.saturating_ctas, 0, kMaxCtas);
-  check_range("level_few_rows_gain", config.level_few_rows_gain, 0, int64_t(1) << 31);
+  check_range("level_reader_gain", config.level_reader_gain, 0, int64_t(1) << 31);
+  check_range("cost_level_item", config.cost_level_item, 0, kMaxItemCost - config.classes[0].cost_per_item);
   if (config.policy != Policy::fixed_split) return;
   const int32_t tile_kv = config.classes[0].tile_kv;
   require(config.split_tokens > 0 && config.split_tokens % tile_kv == 0,

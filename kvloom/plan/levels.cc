@@ -194,7 +194,7 @@ bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, con
   } else {
     grow(spec, config, static_cast<const int32_t*>(batch.pages.data));
   }
-  choose(spec.page_size, config.level_more_gain);
+  choose(spec.page_size, {config.level_more_gain, config.level_reader_gain});
   if (!fit(spec, capacity, config, first_gain(spec, config, batch), out.notes)) return false;
   emit(spec, batch, out);
   return true;

@@ -70,8 +70,12 @@ class PrefixFinder {
   int32_t common_end(const T* pages, const Node& node) const;
   template <class T>
   void split(const T* pages, int32_t parent);
-  void choose(int32_t page_size, int64_t more_gain);
-  int64_t value_of_taking(const Node& node, int32_t from_page, int32_t page_size, int64_t more_gain) const;
+  /// SchedulerConfig::level_more_gain and level_reader_gain.
+  struct Gains {
+    int64_t more, reader;
+  };
+  void choose(int32_t page_size, Gains gains);
+  int64_t value_of_taking(const Node& node, int32_t from_page, bool below, int32_t page_size, const Gains& gains) const;
   void settle();
   bool fit(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, int64_t first_gain, std::string& notes);
   void drop(const Capacity& capacity, int64_t max_groups, int32_t page_size, std::string& notes);

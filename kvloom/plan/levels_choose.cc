@@ -9,19 +9,21 @@
 
 namespace kvloom::plan {
 
-/// Value of taking a node when pages up to `from_page` are covered above it.
-int64_t PrefixFinder::value_of_taking(const Node& v, int32_t from_page, int32_t page_size, int64_t more_gain) const {
-  return v.saved_passes * (int64_t(v.page_end - from_page) * page_size) - more_gain + best_[v.best + v.depth + 1];
+/// Value of taking a node when pages up to `from_page` are covered by a node above it, if that is `below` one.
+int64_t PrefixFinder::value_of_taking(const Node& v, int32_t from_page, bool below, int32_t page_size, const Gains& gains) const {
+  const int64_t readers = below ? 0 : v.end - v.begin;
+  return v.saved_passes * (int64_t(v.page_end - from_page) * page_size) - gains.more - readers * gains.reader + best_[v.best + v.depth + 1];
 }
 
-/// Takes the nodes that maximise the sum of (saved tokens - more_gain). A taken node's group covers the pages from the end of the nearest
-/// taken node above it to its own end, so what it saves depends on which node that is, and on nothing else outside its subtree:
+/// Takes the nodes that maximise the sum of (saved tokens - gains.more), less gains.reader for each request below one. A taken node's group covers the
+/// pages from the end of the nearest taken node above it to its own end, so what it saves depends on which node that is, and on nothing else outside its
+/// subtree:
 ///   f(v, a) = the best that v's subtree can do when a is the nearest taken node above it
 ///           = max(sum over v's children c of f(c, a),  value of v's own group from a's end on + sum over c of f(c, v))
 /// best_ holds for every v the sum over its children: at index 0 for no a, at k for the a at depth k - 1, and last for a = v. Children come
 /// after parents in nodes_: one pass backwards fills it, one pass forwards decides.
-void PrefixFinder::choose(int32_t page_size, int64_t more_gain) {
-  more_gain = clamp_to<int64_t>(more_gain, 0, int64_t(1) << 40);
+void PrefixFinder::choose(int32_t page_size, Gains gains) {
+  gains.more = clamp_to<int64_t>(gains.more, 0, int64_t(1) << 40);
   int64_t total = 0;
   for (Node& v : nodes_) {
     v.best = total;
@@ -34,7 +36,7 @@ void PrefixFinder::choose(int32_t page_size, int64_t more_gain) {
     int32_t a = v->parent;
     for (int32_t k = v->depth; k >= 0; --k) {
       const int32_t from_page = k > 0 ? nodes_[a].page_end : v->first_page;
-      sums[k] += max_of(best_[v->best + k], value_of_taking(*v, from_page, page_size, more_gain));
+      sums[k] += max_of(best_[v->best + k], value_of_taking(*v, from_page, k > 0, page_size, gains));
       if (k > 0) a = nodes_[a].parent;
     }
   }
@@ -42,7 +44,7 @@ void PrefixFinder::choose(int32_t page_size, int64_t more_gain) {
     v.above = v.parent >= 0 ? (nodes_[v.parent].taken ? v.parent : nodes_[v.parent].above) : -1;
     const int32_t k = v.above >= 0 ? nodes_[v.above].depth + 1 : 0;
     const int32_t from_page = v.above >= 0 ? nodes_[v.above].page_end : v.first_page;
-    v.taken = value_of_taking(v, from_page, page_size, more_gain) > best_[v.best + k];
+    v.taken = value_of_taking(v, from_page, k > 0, page_size, gains) > best_[v.best + k];
   }
 }
 
@@ -90,22 +92,17 @@ bool PrefixFinder::fit(const AttentionSpec& spec, const Capacity& capacity, cons
   settle();
   const int64_t max_groups = capacity.max_groups > 0 ? capacity.max_groups - own_groups_ : int64_t(INT32_MAX);
   drop(capacity, max_groups, spec.page_size, notes);
-  int64_t saved = 0, groups = 0, rows = 0;  // rows: of the largest
+  int64_t saved = 0, groups = 0;
   for (const Node& v : nodes_) {
     if (!v.taken) continue;
     saved += saved_tokens(v, spec.page_size);
-    rows = max_of(rows, int64_t(v.tokens) * spec.group_size());
     ++groups;
   }
-  const bool has_many_rows = rows > config.compute_rows_above;
-  if (groups > 0 && saved >= first_gain && (has_many_rows || saved >= groups * config.level_few_rows_gain)) return true;
+  if (groups > 0 && saved >= first_gain) return true;
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
-    notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself", nodes_.size(),
-                         config.level_more_gain);
-  } else if (saved >= first_gain) {
-    notes += format("levels: {} shared prefixes not taken: none has more than {} packed rows, and they save {} tokens of reading each, where {} are wanted", groups,
-                         config.compute_rows_above, saved / groups, config.level_few_rows_gain);
+    notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself, and {} for each request that reads it",
+                         nodes_.size(), config.level_more_gain, config.level_reader_gain);
   } else {
     notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
                          first_gain);

@@ -7,6 +7,7 @@
 #include "kvloom/plan/policy.h"
 #include "kvloom/support/check.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -16,12 +17,19 @@ namespace kvloom::plan {
 static_assert(std::has_unique_object_representations_v<PlanHeader> && std::has_unique_object_representations_v<RowGroup> &&
               std::has_unique_object_representations_v<RowEntry> && std::has_unique_object_representations_v<WorkItem>);
 
+/// Costs of steps with levels, all of class 0.
+SchedulerConfig few_rows_levels(SchedulerConfig config) {
+  config.classes[0].cost_per_item += config.cost_level_item;
+  return config;
+}
+
 struct Planner::Impl {
   AttentionSpec spec;
   Capacity capacity;
-  SchedulerConfig config;
+  SchedulerConfig config, level_config;
   PlanLayout layout;
-  TileRules rules;
+  TileRules rules, level_rules;
+  bool few_rows_levels_now = false;  // of the step
   int64_t max_partials = 0;  // fixed_split: of one chunk and one head
 
   GroupList list;
@@ -33,7 +41,7 @@ struct Planner::Impl {
   EmitMemory emit_memory;
 
   Impl(const AttentionSpec& s, const Capacity& c, const SchedulerConfig& g)
-      : spec(s), capacity(c), config(g), layout(plan_layout(s, c, g)), rules(spec, config) {
+      : spec(s), capacity(c), config(g), level_config(few_rows_levels(g)), layout(plan_layout(s, c, g)), rules(spec, config), level_rules(spec, level_config) {
     if (config.policy == Policy::fixed_split) max_partials = max_chunk_partials(spec, capacity, config);
     // Most of what plan() needs; the rest is made by the first call.
     list.groups.reserve(size_t(layout.max_groups));
@@ -42,11 +50,16 @@ struct Planner::Impl {
   }
   Impl(const Impl&) = delete;  // rules point into config
 
+  /// Of the step whose groups are known.
+  const SchedulerConfig& step_config() const { return few_rows_levels_now ? level_config : config; }
+  const TileRules& step_rules() const { return few_rows_levels_now ? level_rules : rules; }
+
   /// fixed_split: a request's bits must not depend on what it shares with others.
   bool looks_for_levels() const {
     return config.levels == LevelMode::automatic && config.policy != Policy::fixed_split && capacity.max_level_rows >= 2;
   }
   void make_groups(const Batch& batch);
+  void plan_groups(const Batch& batch, void* buffer);
   void make_work(const Batch& batch);
   void make_schedule();
   void write(const Batch& batch, void* buffer);
@@ -68,12 +81,12 @@ void Planner::Impl::make_groups(const Batch& batch) {
 }
 
 void Planner::Impl::make_work(const Batch& batch) {
-  make_tiles(rules, list, work);
+  make_tiles(step_rules(), list, work);
   const bool may_overlap = !batch.groups.empty() || list.num_levels > 1;
   if (!may_overlap && !work.scattered) return;
   const int32_t total_tokens = batch.num_requests > 0 ? int32_t(batch.qo_indptr[batch.num_requests]) : 0;
   index_covers(list, total_tokens, emit_memory);
-  resolve_overlaps(rules, list, work, emit_memory);
+  resolve_overlaps(step_rules(), list, work, emit_memory);
 }
 
 void Planner::Impl::make_schedule() {
@@ -81,19 +94,20 @@ void Planner::Impl::make_schedule() {
   schedule.order = CtaOrder::as_placed;
   schedule.cuts = {};
   schedule.chunk_cap = 0;
+  const SchedulerConfig& costs = step_config();
   switch (config.policy) {
     case Policy::none:
-      return schedule_none(work, config, policy_memory, schedule);
+      return schedule_none(work, costs, policy_memory, schedule);
     case Policy::heap:
-      return schedule_heap(work, config, policy_memory, schedule);
+      return schedule_heap(work, costs, policy_memory, schedule);
     case Policy::stream:
-      return schedule_stream(work, config, policy_memory, schedule);
+      return schedule_stream(work, costs, policy_memory, schedule);
     case Policy::fill:
-      return schedule_fill(work, config, policy_memory, schedule);
+      return schedule_fill(work, costs, policy_memory, schedule);
     case Policy::fixed_split:
-      return schedule_fixed_split(work, config, max_partials, policy_memory, schedule);
+      return schedule_fixed_split(work, costs, max_partials, policy_memory, schedule);
     case Policy::automatic:
-      return schedule_automatic(work, config, policy_memory, schedule);
+      return schedule_automatic(work, costs, policy_memory, schedule);
   }
 }
 
@@ -111,7 +125,7 @@ void Planner::Impl::write(const Batch& batch, void* buffer) {
   h->split_tokens = config.policy == Policy::fixed_split ? config.split_tokens : 0;
   h->total_tokens = batch.num_requests > 0 ? int32_t(batch.qo_indptr[batch.num_requests]) : 0;
   h->chunk_cap = schedule.chunk_cap;
-  for (int c = 0; c < 2; ++c) h->classes[c] = config.classes[c];
+  for (int c = 0; c < 2; ++c) h->classes[c] = step_config().classes[c];
   place_sections(layout, config.num_ctas, *h);
 
   char* base = static_cast<char*>(buffer);
@@ -125,7 +139,7 @@ void Planner::Impl::write(const Batch& batch, void* buffer) {
                          reinterpret_cast<int32_t*>(base + h->touches_offset)};
   if (!list.groups.empty()) std::memcpy(out.groups, list.groups.data(), list.groups.size() * sizeof(RowGroup));
   if (!list.row_entries.empty()) std::memcpy(out.row_entries, list.row_entries.data(), list.row_entries.size() * sizeof(RowEntry));
-  emit(rules, list, work, schedule, layout, emit_memory, out);
+  emit(step_rules(), list, work, schedule, layout, emit_memory, out);
   h->graph_key = graph_key(spec, *h, work.units[0] > 0, work.units[1] > 0);
 }
 
@@ -141,16 +155,41 @@ bool Planner::reads_page_ids() const { return impl_->looks_for_levels(); }
 bool Planner::uses_class(int c) const { return impl_->work.units[c] > 0; }
 const char* Planner::level_notes() const { return impl_->list.notes.c_str(); }
 
+namespace {
+
+void check_call(const AttentionSpec& spec, const Capacity& capacity, const PlanLayout& layout, const Batch& batch, const void* buffer, int64_t buffer_bytes) {
+  require(buffer != nullptr && reinterpret_cast<uintptr_t>(buffer) % 64 == 0, "plan: buffer: got {}, wanted 64-byte aligned memory", buffer);
+  require(buffer_bytes >= layout.plan_bytes, "plan: buffer: got {} bytes, wanted {} (layout().plan_bytes)", buffer_bytes, layout.plan_bytes);
+  check_batch(spec, capacity, batch);
+}
+
+}  // namespace
+
+void Planner::Impl::plan_groups(const Batch& batch, void* buffer) {
+  few_rows_levels_now = list.num_levels > 1 && std::none_of(list.groups.begin(), list.groups.end(), [&](const RowGroup& g) { return rules.class_of(g) == 1; });
+  make_work(batch);
+  make_schedule();
+  write(batch, buffer);
+}
+
 void Planner::plan(const Batch& batch, void* buffer, int64_t buffer_bytes) {
-  require(buffer != nullptr && reinterpret_cast<uintptr_t>(buffer) % 64 == 0, "plan: buffer: got {}, wanted 64-byte aligned memory",
-          static_cast<const void*>(buffer));
-  require(buffer_bytes >= impl_->layout.plan_bytes, "plan: buffer: got {} bytes, wanted {} (layout().plan_bytes)", buffer_bytes,
-          impl_->layout.plan_bytes);
-  check_batch(impl_->spec, impl_->capacity, batch);
+  check_call(impl_->spec, impl_->capacity, impl_->layout, batch, buffer, buffer_bytes);
   impl_->make_groups(batch);
-  impl_->make_work(batch);
-  impl_->make_schedule();
-  impl_->write(batch, buffer);
+  impl_->plan_groups(batch, buffer);
+}
+
+bool Planner::plan_flat(const Batch& batch, void* buffer, int64_t buffer_bytes) {
+  check_call(impl_->spec, impl_->capacity, impl_->layout, batch, buffer, buffer_bytes);
+  impl_->make_groups(batch);
+  if (impl_->list.num_levels > 1) return false;
+  impl_->plan_groups(batch, buffer);
+  return true;
+}
+
+void Planner::plan_levels_of(Planner& other, const Batch& batch, void* buffer, int64_t buffer_bytes) {
+  check_call(impl_->spec, impl_->capacity, impl_->layout, batch, buffer, buffer_bytes);
+  std::swap(impl_->list, other.impl_->list);
+  impl_->plan_groups(batch, buffer);
 }
 
 }  // namespace kvloom::plan

@@ -44,6 +44,10 @@ class Planner {
   /// Writes the plan of `batch` into `buffer` (>= layout().plan_bytes, 64-byte aligned).
   /// Throws Error: invalid_argument (a malformed batch, named by request and value) or over_capacity. Nothing is written then.
   void plan(const Batch& batch, void* buffer, int64_t buffer_bytes);
+  /// The same for steps without levels. False: `batch` has some, and nothing is written.
+  bool plan_flat(const Batch& batch, void* buffer, int64_t buffer_bytes);
+  /// The same for a step whose levels `other`, of the same spec and capacity, has found in plan_flat(), and which it gives away.
+  void plan_levels_of(Planner& other, const Batch& batch, void* buffer, int64_t buffer_bytes);
 
   /// True if the last plan() made items of kernel class `c`.
   bool uses_class(int c) const;

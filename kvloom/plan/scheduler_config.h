@@ -31,7 +31,8 @@ struct SchedulerConfig {
   int64_t level_first_gain = 2000;   // (n - 1) x tokens that the first shared level must save, summed over its groups
   int32_t level_first_percent = 0;   // ... and so much of what the step costs, in tokens read by few rows
   int64_t level_more_gain = 250;     // ... that any further group must save by itself
-  int64_t level_few_rows_gain = 0;   // ... and each on average, where none has more packed rows a KV head than compute_rows_above
+  int64_t level_reader_gain = 0;     // ... and the first group above a request besides, a request: its own item is a partial then, and merged
+  int32_t cost_level_item = 0;       // steps with levels, all of class 0: an item more, since short ones are waited for, and all are partial
 };
 
 }  // namespace kvloom

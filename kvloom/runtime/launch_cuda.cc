@@ -97,8 +97,8 @@ void CudaRunner::copy(CudaPlan& plan, jit::CuStream stream) {
 
 void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes, const AttendModule::Entry& entry, jit::CuStream stream) {
   const ContextGuard guard(device_);
-  const bool capturing = is_capturing(stream);
-  if (plan.planner_.size() == 0) {
+  const bool capturing = is_capturing(stream), first = plan.planner_.size() == 0;
+  if (first) {
     if (capturing) {
       fail(ErrorCode::invalid_argument,
            "plan_on_device: stream: got one that is being captured, for a plan that no device has planned yet, wanted it made by plan_on_device "
@@ -110,6 +110,8 @@ void CudaRunner::plan(CudaPlan& plan, plan::DeviceArgs args, int64_t table_bytes
     if (plan.has_run_) follow(plan.ran_on_, stream);  // a kernel may still read the step before
     if (plan.uploaded_) follow(plan.ready_on_, stream);
   }
+  // A planner writes what a step has; kernels read a CTA's start as a whole line, and check() all of the plan.
+  if (first) check_driver(driver().memset_d8_async(plan.device_.address(), 0, size_t(plan.layout_.bytes), stream), "cuMemsetD8Async", "the plan's memory");
   args.plan = plan.device_.data() + plan.layout_.plan;
   args.counters = reinterpret_cast<uint32_t*>(plan.device_.data() + plan.layout_.counters);
   args.starts = reinterpret_cast<CtaStart*>(plan.device_.data() + plan.layout_.starts);

@@ -23,10 +23,11 @@ struct AttendModule {
   static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
 
   /// Of a step with these classes of items. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute), if it is of that
-  /// class alone. `small_computes`, `fetches_rows`: OwnSchedules.
+  /// class alone. `small_computes`, `fetches_rows`: OwnSchedules. Where attend_small is for many rows, few rows that attend_memory is not planned for
+  /// (they have levels) run attend_mixed.
   static constexpr int index_of(bool memory, bool compute, bool own_memory, bool own_compute, bool small_computes, bool fetches_rows) {
     if (compute) return memory || !own_compute ? 2 : fetches_rows ? 3 : 1;
-    return own_memory || small_computes ? 0 : 3;
+    return own_memory ? 0 : small_computes ? 2 : 3;
   }
 };
 

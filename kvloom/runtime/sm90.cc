@@ -12,7 +12,8 @@ namespace {
 
 constexpr int32_t kSharedBytes = 227 * 1024;  // that every configuration fits in
 constexpr int32_t kLevelPercent = 16;         // measured: of decodes, 11 % of the tokens saved cost 4 % of the time, 3 % cost 17; of steps with prefill chunks, 1 and 2 % cost 4 to 19
-constexpr int64_t kFewRowsGain = 12000;       // measured: steps of decodes in groups of four that save 3,000 tokens each take twice as long with levels, some 25 us an item of them more than planned (docs: lab notes)
+constexpr int64_t kReaderGain = 300;          // tokens: what a request's own item takes more where it is partial, some 4 us (docs: lab notes)
+constexpr int32_t kLevelItem = 2400;          // ns: items of 20 keys take 4 us; without this some CTAs had 120 of them
 constexpr double kFlopPerNs = 5600.0;         // that an SM does in wgmma (docs: lab notes, H200)
 
 sm90::UnitSpec unit_spec(const AttentionSpec& s) {
@@ -42,6 +43,13 @@ KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
 constexpr int64_t kSharedItem = 9'400;  // ns
 constexpr int64_t kFillFrom = 250'000;  // ns: steps of 45 to 100 us take 0.79 with heap of what they take with fill, those of 500 and more 1.12 (docs: lab notes)
 
+/// Behind sm80_schedule(), which has its own.
+void use_levels(SchedulerConfig& config) {
+  config.level_first_percent = kLevelPercent;
+  config.level_reader_gain = kReaderGain;
+  config.cost_level_item = kLevelItem;
+}
+
 void use_stream(const AttentionSpec& s, SchedulerConfig& config) {
   config.classes[0] = stream_class(s);
   config.keep_whole_margin = int64_t(config.classes[0].tile_kv) * config.classes[0].cost_per_token;
@@ -69,6 +77,7 @@ OwnSchedules fixed_schedule(const AttentionSpec& s, const GpuTarget& g, Schedule
 bool streams_alone(const AttentionSpec& s) { return is_fp8(s.kv_dtype) || s.variant.rope.mode != RopeMode::none; }
 OwnSchedules schedule_beside_sm80(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   sm80_schedule(s, g, config);
+  use_levels(config);
   OwnSchedules own{config, {}};
   use_stream(s, *own.memory);
   own.memory->num_ctas = g.num_sms;
@@ -104,11 +113,10 @@ std::string sm90_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
 
 OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   if (config.policy == Policy::fixed_split) return fixed_schedule(s, g, config);
-  config.level_first_percent = kLevelPercent;
-  config.level_few_rows_gain = kFewRowsGain;
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);
+  use_levels(config);
   use_stream(s, config);
   config.classes[1] = compute_class(s, mixed);
   config.num_ctas = g.num_sms;

@@ -107,28 +107,36 @@ TEST(Levels, GainsDecide) {
   EXPECT_NE(notes.find("320 tokens"), std::string::npos) << notes;
 }
 
-TEST(Levels, GroupsOfFewRowsAloneSaveMore) {
+TEST(Levels, TheFirstGroupAboveARequestSavesMore) {
   Step step;
   int32_t next = 5000;
-  const auto add = [&](int32_t first, int32_t requests) {
+  const auto add = [&](int32_t first, int32_t requests, int32_t more) {
     for (int32_t i = 0; i < requests; ++i) {
-      step.lists.push_back(with_tail(run(first, 10), 200, 16, next));
-      step.kv_len.push_back(200);
+      std::vector<int32_t> pages = run(first, 10);
+      for (int32_t p = 0; p < more; ++p) pages.push_back(first + 50 + p);
+      step.lists.push_back(with_tail(pages, 400, 16, next));
+      step.kv_len.push_back(400);
     }
   };
-  add(0, 2);
-  add(100, 3);  // 160 and 320 tokens are saved
+  add(0, 2, 0);    // 160 tokens are saved
+  add(100, 3, 0);  // 320
   const AttentionSpec spec = spec_of(step);
   SchedulerConfig config = eager_config();
   std::string notes;
-  config.compute_rows_above = 3 * spec.group_size();
-  config.level_few_rows_gain = 240;
+  config.level_more_gain = 10;
+  config.level_reader_gain = 74;
   EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << notes;
-  config.level_few_rows_gain = 241;
+  config.level_reader_gain = 75;
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 1u) << notes;
+  config.level_reader_gain = 104;
   EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
-  EXPECT_NE(notes.find("save 240 tokens of reading each, where 241 are wanted"), std::string::npos) << notes;
-  config.compute_rows_above = 3 * spec.group_size() - 1;
-  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << "the one with more rows takes the other along: " << notes;
+  EXPECT_NE(notes.find("and 104 for each request that reads it"), std::string::npos) << notes;
+  step.q_len.clear();
+  add(0, 2, 5);  // 480 by all four, and 80 below that: those two are partial already
+  config.level_reader_gain = 134;
+  EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << notes;
+  config.level_reader_gain = 135;
+  EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
 }
 
 TEST(Levels, WhatDoesNotFitIsDroppedAndSaid) {

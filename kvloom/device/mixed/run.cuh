@@ -108,7 +108,7 @@ struct Cta {
   __device__ __forceinline__ bool warp_load_rows(Memory& m, Loader loader, decltype(Loader::progress)& kept, int& kind) const {
     loader.progress = kept;
     auto& at = loader.progress.pass;
-    m.passes.wait_full(at);
+    loader.known().wait_full(at);
     const auto& pass = m.pass[at.at];
     if (pass.end) {
       if (!warp_go_on(m, at)) return false;

@@ -101,6 +101,8 @@ struct RowLoader {
     ptx::cp_async_arrive(full);
   }
 
+  __device__ __forceinline__ Ring<kPasses>& known() const { return m.passes; }
+
   /// This warp's part of a pass; one of the warps fetches Q. Values of a tile are asked for behind those keys that are used before them: where V has a
   /// place more than K, of the same tile, which are there a step early then; else of the next one, the order of TileLoader.
   __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {

@@ -86,6 +86,9 @@ struct RowLoader {
     ptx::cp_async_arrive(ptx::shared_address(&m.piece.full[to.at]));
   }
 
+  /// What says that a pass can be begun with: whoever fetches Q has to know all rows.
+  __device__ __forceinline__ Ring<kPasses>& known() const { return warp == kQueryWarp ? m.passes : m.keys; }
+
   /// This warp's pieces of a pass; one of the warps fetches Q.
   __device__ __forceinline__ void warp_fetch_pass(const Pass<C>& pass) {
     RingPlace<C.pieces>& to = progress.piece;
@@ -130,7 +133,7 @@ struct RowLoader {
 #pragma unroll 1
     for (;; at.next()) {
       if (warp == kPassWarp) passes.warp_make_next();
-      m.passes.wait_full(at);
+      known().wait_full(at);
       const Pass<C>& pass = m.pass[at.at];
       if (pass.end) return;
       warp_fetch_pass(pass);

@@ -12,7 +12,10 @@ template <AttendConfig C>
 struct ComputeWarps {
   __device__ __forceinline__ static int warp() { return (int(threadIdx.x) >> 5) - C.kLoaderWarps; }
   __device__ __forceinline__ static int warps() { return C.kWarps; }
-  __device__ __forceinline__ static void sync() { ptx::named_barrier_sync(kComputeBarrier, 32 * C.kWarps); }
+  __device__ __forceinline__ static void sync() {
+    ptx::named_barrier_sync(kComputeBarrier, 32 * C.kWarps);
+    if constexpr (block::kArrivingLanes == 32) ptx::named_barrier_sync(kComputeBarrier, 32 * C.kWarps);  // for racecheck: block/arrive.cuh
+  }
 };
 
 /// Rows row0 .. row0 + 3 of this warp's state, O unnormalised, into its part of the exchange.
