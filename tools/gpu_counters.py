@@ -3,7 +3,7 @@
 
     tools/gpu_counters.py --kvloom build/release/bin/kvloom --preset hopper --json counters.json
 
-Runs every row alone under Nsight Compute (`ncu` on PATH), counts one launch of its attention kernel that is not its first, and writes for each row the
+Runs every row alone under Nsight Compute (`ncu` on PATH), counts one launch of its kernel (attention, or the planner on the device) that is not its first, and writes for each row the
 share of what each part of the chip does at most. Percent of the peak while the SMs are active (tensor, exp, fma, issue: what an SM's part could do) or of the
 whole launch (l2, dram); `active` is the share of the launch in which SMs have work at all, on average: what is missing is its tail. ncu fixes the clock at the
 chip's base, so times here are longer than a benchmark's and bytes weigh less: shares tell what bounds, `kvloom bench` how long it takes.
@@ -35,7 +35,7 @@ COUNTERS = {
 
 
 def counted(args, row):
-    command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--kernel-name-base", "function", "-k", "regex:^attend", "--launch-skip", "2", "--launch-count", "1", "--kill", "yes",
+    command = ["ncu", "--csv", "--page", "raw", "--print-units", "base", "--kernel-name-base", "function", "-k", "regex:^(attend|plan_)", "--launch-skip", "2", "--launch-count", "1", "--kill", "yes",
                "--metrics", ",".join(name for name, _ in COUNTERS.values()),
                args.kvloom, "bench", "--backend", "cuda", "--preset", args.preset, "--filter", "=" + row, "--even-lengths", "--no-ceilings", "--repeat", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=args.timeout, check=False)
@@ -59,7 +59,7 @@ def counted(args, row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kvloom", default="build/release/bin/kvloom", help="the tool")
-    parser.add_argument("--preset", default="hopper", help="the rows")
+    parser.add_argument("--preset", default="hopper", help="the rows; several presets with commas between them")
     parser.add_argument("--filter", default="", help="only rows whose name contains this")
     parser.add_argument("--timeout", type=float, default=60, help="seconds a row may take")
     parser.add_argument("--json", required=True, help="where to write")

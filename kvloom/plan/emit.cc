@@ -40,7 +40,7 @@ void count_items(const Work& work, const Schedule& schedule, const PlanLayout& l
 }
 
 void note_partial(EmitMemory& memory, int32_t unit, int32_t kv_begin, int32_t item) {
-  PartialItem& partial = memory.partials.emplace_back();  // written in its place, as in add_piece()
+  PartialItem& partial = memory.unsorted.emplace_back();  // written in its place, as in add_piece()
   partial.unit = unit;
   partial.kv_begin = kv_begin;
   partial.item = item;
@@ -72,10 +72,20 @@ void write_pieces(const Work& work, const Schedule& schedule, const PlanLayout& 
   }
 }
 
-/// Partial items by unit and keys.
-void sort_partials(std::vector<PartialItem>& partials) {
-  std::sort(partials.begin(), partials.end(),
-            [](const PartialItem& a, const PartialItem& b) { return a.unit != b.unit ? a.unit < b.unit : a.kv_begin < b.kv_begin; });
+/// Partial items by unit and keys; unit_partial[u]: the first of unit u's.
+void sort_partials(const Work& work, EmitMemory& memory) {
+  std::vector<int32_t>& first = memory.unit_partial;
+  first.assign(size_t(work.num_units) + 2, 0);
+  for (const PartialItem& p : memory.unsorted) ++first[p.unit + 2];
+  for (int32_t u = 0; u < work.num_units; ++u) first[u + 2] += first[u + 1];
+  memory.partials.resize(memory.unsorted.size());
+  for (const PartialItem& p : memory.unsorted) memory.partials[first[p.unit + 1]++] = p;
+  for (size_t i = 1; i < memory.partials.size(); ++i) {  // a unit has few
+    const PartialItem p = memory.partials[i];
+    PartialItem* at = &memory.partials[i];
+    for (; at > memory.partials.data() && at[-1].unit == p.unit && at[-1].kv_begin > p.kv_begin; --at) *at = at[-1];
+    *at = p;
+  }
 }
 
 /// Gives every partial item its scratch rows, units in order and each unit's items by their keys.
@@ -141,9 +151,9 @@ void emit(const TileRules& rules, const GroupList& list, const Work& work, const
           EmitMemory& memory, PlanSections out) {
   if (!schedule.cuts.empty()) return emit_stream(rules, list, work, schedule.cuts, layout, memory, out);
   PlanHeader& h = *out.header;
-  memory.partials.clear();
+  memory.unsorted.clear();
   write_pieces(work, schedule, layout, memory, out);
-  sort_partials(memory.partials);
+  sort_partials(work, memory);
   for (int64_t load : memory.loads) {
     h.cost_total += uint64_t(load);
     h.cost_max = max_of(h.cost_max, uint64_t(load));

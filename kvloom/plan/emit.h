@@ -33,9 +33,23 @@ struct RowSource {
   int32_t offset;  // row within the tile
 };
 
+/// A row's place in a tile.
+struct RowTile {
+  const Tile* tile;
+  int32_t offset;
+};
+
+/// Rows that share their tiles.
+struct RowRun {
+  int32_t row;  // the first: token * group size + row within the token
+  int32_t rows;
+  int32_t tiles_end;  // of EmitMemory::row_tiles; they begin where those of the run before end
+};
+
 struct EmitMemory {
   std::vector<int32_t> bucket;          // [3 * CTAs + 1]
   std::vector<PartialItem> partials;    // by (unit, kv begin)
+  std::vector<PartialItem> unsorted;    // as they come
   std::vector<CutUnit> cut_units;
   std::vector<int32_t> unit_partial;    // [units + 1] first PartialItem
   std::vector<int32_t> cover_begin;     // [tokens + 1]
@@ -43,7 +57,9 @@ struct EmitMemory {
   std::vector<int32_t> head_stamp;      // [KV heads]
   std::vector<int32_t> slice;           // first heads of head slices, and the number of heads
   std::vector<int32_t> entry_item;      // [entries] the item that writes it
-  std::vector<RowSource> row_sources;   // of the row at hand
+  std::vector<RowTile> row_tiles;
+  std::vector<RowRun> row_runs;
+  std::vector<RowSource> row_sources;   // of the rows at hand
   std::vector<RowSource> open_sources;  // of the unit that may grow
   std::vector<int64_t> loads;           // [CTAs]
 };

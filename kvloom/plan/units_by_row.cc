@@ -1,5 +1,5 @@
 // Merge units where a row's partials do not follow from its tile alone: rows of several levels, or tiles of gathered tokens. Rows are
-// walked in output order; a unit grows while the next row lies in the same items, one row further on in each of them.
+// walked in output order, KV head by KV head; a unit grows while the next row lies in the same items, one row further on in each of them.
 #include "kvloom/base/math.h"
 #include "kvloom/plan/emit.h"
 
@@ -21,9 +21,10 @@ class RowUnits {
   void run(int32_t total_tokens);
 
  private:
-  void index_partials();
   void slice_heads();
-  int32_t gather(int32_t token, int32_t row, int32_t head);
+  void index_rows(int32_t total_tokens, int32_t head);
+  int32_t index_row(int32_t token, int32_t row, int32_t head);
+  void gather(const RowTile* tiles, const RowTile* end, int32_t head);
   bool extends(int32_t rows_before) const;
   void open_unit(int32_t row, int32_t row_count, int32_t head, int32_t heads);
   void finish_touches();
@@ -36,51 +37,65 @@ class RowUnits {
   std::vector<RowSource>& now_;
   std::vector<RowSource>& open_;
   PlanSections& out_;
+  bool single_ = false;  // some groups are of one KV head: heads have tiles of their own
   int32_t num_units_ = 0;
   int32_t num_entries_ = 0;
 };
 
-/// unit_partial[u]: first of unit u's partials, which are sorted by unit.
-void RowUnits::index_partials() {
-  memory_.unit_partial.assign(size_t(work_.num_units) + 1, 0);
-  for (const PartialItem& p : memory_.partials) ++memory_.unit_partial[p.unit + 1];
-  for (int32_t u = 0; u < work_.num_units; ++u) memory_.unit_partial[u + 1] += memory_.unit_partial[u];
-}
-
 /// Heads that lie in one run of every tile: the classes in use may take different numbers of heads together.
 void RowUnits::slice_heads() {
   memory_.slice.clear();
-  bool single = false;
+  single_ = false;
   int32_t step[2] = {0, 0};
   for (const Tile& t : work_.tiles) {
     if (t.runs == 0) continue;
-    single |= list_.groups[t.group].kv_head >= 0;
+    single_ |= list_.groups[t.group].kv_head >= 0;
     step[t.kernel_class] = t.kv_head_count;
   }
   for (int32_t h = 0; h < rules_.num_kv_heads; ++h) {
-    const bool starts = single || (step[0] > 0 && h % step[0] == 0) || (step[1] > 0 && h % step[1] == 0);
+    const bool starts = single_ || (step[0] > 0 && h % step[0] == 0) || (step[1] > 0 && h % step[1] == 0);
     if (starts || h == 0) memory_.slice.push_back(h);
   }
   memory_.slice.push_back(rules_.num_kv_heads);
 }
 
-/// Collects the sources of packed row `row` (within the token) for `head` and returns how many rows from there on share their tiles.
-int32_t RowUnits::gather(int32_t token, int32_t row, int32_t head) {
-  now_.clear();
+/// Tiles of packed row `row` (within the token), of all heads or of `head`. Returns how many rows from there on share them.
+int32_t RowUnits::index_row(int32_t token, int32_t row, int32_t head) {
   int32_t rows = rules_.group_size - row;
   for (int32_t i = memory_.cover_begin[token]; i < memory_.cover_begin[token + 1]; ++i) {
     const Cover& c = memory_.covers[i];
     const RowGroup& g = list_.groups[c.group];
-    if (g.kv_head >= 0 && g.kv_head != head) continue;
+    if (single_ && g.kv_head >= 0 && g.kv_head != head) continue;
     const int32_t packed = c.index * rules_.group_size + row;
     const Tile& t = work_.tiles[tile_of(rules_, work_, g, c.group, packed)];
     rows = min_of(rows, t.row_begin + t.row_count - packed);
-    if (t.runs == 0) continue;
-    const int32_t unit = t.first_unit + (head - t.kv_head) / t.kv_head_count;
-    if (memory_.unit_partial[unit + 1] == memory_.unit_partial[unit]) continue;  // final: written by its only item
-    now_.push_back({unit, packed - t.row_begin});
+    if (t.runs > 0) memory_.row_tiles.push_back({&t, packed - t.row_begin});
   }
   return rows;
+}
+
+/// Rows that share their tiles, in output order; the same for all heads, where no groups are of one alone.
+void RowUnits::index_rows(int32_t total_tokens, int32_t head) {
+  memory_.row_runs.clear();
+  memory_.row_tiles.clear();
+  for (int32_t token = 0; token < total_tokens; ++token) {
+    for (int32_t row = 0; row < rules_.group_size;) {
+      const int32_t rows = index_row(token, row, head);
+      memory_.row_runs.push_back({token * rules_.group_size + row, rows, int32_t(memory_.row_tiles.size())});
+      row += rows;
+    }
+  }
+}
+
+/// Where rows of these tiles lie in partial units of `head`.
+void RowUnits::gather(const RowTile* tile, const RowTile* end, int32_t head) {
+  now_.clear();
+  for (; tile != end; ++tile) {
+    const Tile& t = *tile->tile;
+    const int32_t unit = t.first_unit + (t.kv_head_count == 1 ? head - t.kv_head : (head - t.kv_head) / t.kv_head_count);
+    if (memory_.unit_partial[unit + 1] == memory_.unit_partial[unit]) continue;  // final: written by its only item
+    now_.push_back({unit, tile->offset});
+  }
 }
 
 bool RowUnits::extends(int32_t rows_before) const {
@@ -139,26 +154,26 @@ void RowUnits::finish_touches() {
 }
 
 void RowUnits::run(int32_t total_tokens) {
-  index_partials();
   slice_heads();
   memory_.entry_item.clear();
   for (size_t s = 0; s + 1 < memory_.slice.size(); ++s) {
     const int32_t head = memory_.slice[s];
     const int32_t heads = memory_.slice[s + 1] - head;
+    if (s == 0 || single_) index_rows(total_tokens, head);
     int32_t open_rows = 0;  // of the unit that may grow; 0: none
-    for (int32_t token = 0; token < total_tokens; ++token) {
-      for (int32_t row = 0; row < rules_.group_size;) {
-        const int32_t rows = gather(token, row, head);
-        if (now_.empty()) {
-          open_rows = 0;
-        } else if (extends(open_rows)) {
-          out_.units[num_units_ - 1].row_count += rows;
-          open_rows += rows;
-        } else {
-          open_unit(token * rules_.group_size + row, rows, head, heads);
-          open_rows = rows;
-        }
-        row += rows;
+    const RowTile* tile = memory_.row_tiles.data();
+    for (const RowRun& run : memory_.row_runs) {
+      const RowTile* const end = memory_.row_tiles.data() + run.tiles_end;
+      gather(tile, end, head);
+      tile = end;
+      if (now_.empty()) {
+        open_rows = 0;
+      } else if (extends(open_rows)) {
+        out_.units[num_units_ - 1].row_count += run.rows;
+        open_rows += run.rows;
+      } else {
+        open_unit(run.row, run.rows, head, heads);
+        open_rows = run.rows;
       }
     }
   }

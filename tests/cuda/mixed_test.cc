@@ -93,6 +93,44 @@ TEST_F(GpuMixed, SharedPrefixes) {
   }
 }
 
+/// Families of four whose rows, with a group of four heads, are a tile of few rows; each request goes on by itself for 1 to 200 keys.
+std::vector<Request> fours(int families, int32_t shared) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 4 * families; ++i) requests.push_back({1, shared + 1 + i * 53 % 200});
+  return requests;
+}
+
+/// ... each family's first `tokens` keys are in the pages of its first request.
+void share_by_fours(Step& step, int32_t tokens) {
+  for (size_t r = 0; r < step.requests.size(); ++r) {
+    if (r % 4 == 0) continue;
+    std::copy_n(step.pages.begin() + step.list_indptr[r - r % 4], tokens / step.spec.page_size, step.pages.begin() + step.list_indptr[r]);
+  }
+}
+
+// Prefixes of few readers have few rows like everything below them, and run attend_mixed all the same: items of a CTA arrive together there.
+TEST_F(GpuMixed, LevelsOfFewRows) {
+  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::paged, 64}}) {
+    for (const int32_t ctas : {1, 5, 20}) {
+      for (const int variant : {0, 1, 2}) {
+        AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
+        spec.variant.alibi = variant == 1, spec.variant.soft_cap = variant == 2 ? 20.0f : 0.0f;
+        Step step = make_step(fours(3, 640), spec);
+        share_by_fours(step, 640);
+        Capacity capacity = step.capacity();
+        capacity.max_level_rows = 64;
+        const std::string what = layout.name() + ", " + std::to_string(ctas) + " CTAs, variant " + std::to_string(variant);
+        const PlanHeader header = expect_right(step, options("sm90", ctas), capacity, what);
+        EXPECT_EQ(header.num_levels, 2) << what;
+        EXPECT_GE(header.num_units, 12) << what;
+        if (gpu.is_fake()) {
+          EXPECT_EQ(gpu.last_entry(), "attend_mixed") << what;
+        }
+      }
+    }
+  }
+}
+
 // Many rows alone run kernels of their own: clusters whose boxes land in two CTAs, or, where pages are too small for boxes, CTAs that fetch rows.
 TEST_F(GpuMixed, ManyRowsAloneHaveKernelsOfTheirOwn) {
   for (const auto& [layout, alone] : {std::pair(Layout{Storage::paged, 1}, "attend_small"), {Layout{Storage::paged, 2}, "attend_small"}, {Layout{Storage::paged, 4}, "attend_small"},
@@ -129,6 +167,23 @@ TEST_F(GpuMixed, GraphsOfChangingKinds) {
     }
     EXPECT_GE(graph.captures, 4) << "kinds of steps have graphs of their own";
   }
+}
+
+// Few rows with levels and without are graphs of two kernels.
+TEST_F(GpuMixed, GraphsWithLevelsAndWithout) {
+  const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
+  use_kernels_for(spec);
+  Engine engine(spec, {16, 16, 16000, 64, 0}, options("sm90", 5));
+  Step largest = make_step(fours(4, 640), spec);
+  Captured graph(engine, largest);
+  for (const bool shared : {true, false}) {
+    for (const int families : {3, 4, 2, 3}) {
+      Step s = make_step(fours(families, 640), spec, uint32_t(families));
+      if (shared) share_by_fours(s, 640);
+      graph.replay(s, std::to_string(families) + (shared ? " families" : " families that share nothing"));
+    }
+  }
+  EXPECT_EQ(graph.captures, 2) << "one with levels, and again one without";
 }
 
 }  // namespace

@@ -1,8 +1,11 @@
 // Shared prefixes: known families are found exactly, and whatever is found, every row still sees its own keys once.
+#include "kvloom/plan/cost.h"
+#include "tests/plan/plan_check.h"
 #include "tests/plan/shared_steps.h"
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 
 namespace kvloom {
@@ -137,6 +140,47 @@ TEST(Levels, TheFirstGroupAboveARequestSavesMore) {
   EXPECT_EQ(find(step, spec, config, kRoomy, &notes).size(), 2u) << notes;
   config.level_reader_gain = 135;
   EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
+}
+
+// Steps of few rows alone: other costs where they have levels, found once.
+TEST(Levels, FewRowsAloneCostMoreAnItem) {
+  const auto families = [](int32_t readers) {
+    Step step;
+    int32_t next = 5000;
+    for (int32_t i = 0; i < 3 * readers; ++i) {
+      const int32_t kv_len = 640 + 1 + i * 53 % 200;
+      step.lists.push_back(with_tail(run(i / readers * 100, 40), kv_len, 16, next));
+      step.kv_len.push_back(kv_len);
+    }
+    return step;
+  };
+  const Capacity capacity{.max_requests = 64, .max_query_tokens = 64, .max_kv_tokens = 100000, .max_level_rows = 64, .max_groups = 0};
+  for (const int32_t readers : {1, 4, 5}) {
+    Step step = families(readers);
+    const AttentionSpec spec = spec_of(step);
+    SchedulerConfig config = eager_config();
+    config.num_ctas = 7;
+    config.classes[0].cost_per_item = 100;
+    config.cost_level_item = 5000;
+    const bool levels = readers > 1, few = readers * spec.group_size() <= config.compute_rows_above;
+    plan::Planner planner(spec, capacity, config), other(spec, capacity, config);
+    PlanBuffer plan(planner.layout().plan_bytes), same(planner.layout().plan_bytes);
+    std::memset(plan.data, 0, size_t(plan.bytes)), std::memset(same.data, 0, size_t(same.bytes));
+    planner.plan(step.batch(), plan.data, plan.bytes);
+    const PlanView view = view_plan(plan.data);
+    EXPECT_EQ(view.header->num_levels, levels ? 2 : 1);
+    EXPECT_EQ(view.header->classes[0].cost_per_item, levels && few ? 5100 : 100) << readers;
+    EXPECT_EQ(plan::validate_plan(plan.data, plan.bytes, spec), "");
+    uint64_t total = 0;
+    for (const WorkItem& item : view.items) total += plan::work_cost(*view.header, item);
+    EXPECT_EQ(view.header->cost_total, total);
+    EXPECT_EQ(other.plan_flat(step.batch(), same.data, same.bytes), !levels);
+    if (levels) {
+      EXPECT_EQ(static_cast<const PlanHeader*>(same.data)->magic, 0u) << "nothing is written";
+      planner.plan_levels_of(other, step.batch(), same.data, same.bytes);
+    }
+    EXPECT_EQ(std::memcmp(plan.data, same.data, size_t(view.header->total_bytes)), 0) << readers;
+  }
 }
 
 TEST(Levels, WhatDoesNotFitIsDroppedAndSaid) {
