@@ -125,6 +125,28 @@ def steps_table(data):
         peers = s.get("peers")
         cells += [f"{peers['times']:.2f} ({peers['steps']} steps)", f"{peers['times_with_plans']:.2f}"] if peers else ["-", "-"]
         yield f"| {kind}: {s['steps']}, for {s['weight']:.0f} | " + " | ".join(cells) + " |"
+    yield from steps_bounds(data, names[0])
+
+
+def steps_bounds(data, schedule):
+    """What the steps of each kind read and multiply a second under their first schedule, beside a linear read of the same run."""
+    read = data.get("read_tbps") or 0
+    sums = {}
+    for r in data["rows"]:
+        us = (r["schedules"].get(schedule) or {}).get("us")
+        if us is None:
+            continue
+        total = sums.setdefault(r["kind"], [0.0, 0.0, 0.0])
+        for i, value in enumerate((us, r["bytes"], r["flop"])):
+            total[i] += r["weight"] * value
+    words = []
+    for kind, (us, size, flop) in sums.items():
+        share = f" ({size / us * 1e-6 / read:.0%} of a linear read)" if read else ""
+        words.append(f"{kind} {size / us * 1e-6:.2f} TB/s{share} and {flop / us * 1e-6:.0f} TFLOP/s")
+    if words:
+        yield ""
+        yield (f"Read and multiplied under `{schedule}`: " + "; ".join(words) + ". Memory bounds decodes, tensor cores long chunks; beside chunks both are at work. What short steps miss "
+               "is what stands before the first key and behind the last, some 8 us.")
 
 
 def schedule_cell(one):
