@@ -121,8 +121,8 @@ int class_of_rows(const api::Setup& setup, const Batch& batch) {
 }  // namespace
 
 /// Plans into the next block, with the planner whose kernel will run the step. What rows the requests have does not say yet that all items
-/// will be of that class: many requests may share a prefix. Nor are levels of few rows for all kernels of few rows: where attend_mixed has them at the
-/// side, it lets items of a prefix and of its readers arrive together (device/stream/items.cuh), and is faster.
+/// will be of that class: many requests may share a prefix, or be in one group of the caller's. Nor are levels of few rows for all kernels of few
+/// rows: where attend_mixed has them at the side, it lets items of a prefix and of its readers arrive together (device/stream/items.cuh), and is faster.
 plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch, char*& block) {
   const auto with = [&](plan::Planner& p, int blocks) -> plan::Planner& {
     block = state.open_block(blocks);
@@ -132,19 +132,20 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
   };
   const int rows = own_planner[0] || own_planner[1] ? class_of_rows(setup, batch) : -1;
   if (rows < 0 || !own_planner[rows]) return with(planner, 0);
-  if (rows == 0 && setup.own.small_computes) {
-    plan::Planner& few = *own_planner[0];
+  plan::Planner& own = *own_planner[rows];
+  if (rows > 0 || !setup.own.small_computes) {
+    with(own, 1 + rows);
+  } else {
     block = state.open_block(1);
-    const bool flat = few.plan_flat(batch, block, few.layout().plan_bytes);
-    if (!flat) {
+    if (!own.plan_flat(batch, block, own.layout().plan_bytes)) {
       state.leave_block();
       block = state.open_block(0);
-      planner.plan_levels_of(few, batch, block, planner.layout().plan_bytes);
+      planner.plan_levels_of(own, batch, block, planner.layout().plan_bytes);
+      state.close_block();
+      return planner;
     }
     state.close_block();
-    return flat ? few : planner;
   }
-  plan::Planner& own = with(*own_planner[rows], 1 + rows);
   return own.uses_class(1 - rows) ? with(planner, 0) : own;
 }
 
@@ -155,7 +156,9 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
   state.next_step.notes = used.level_notes();
   const bool own_memory = setup.shares_kernels || &used == own_planner[0].get(), own_compute = setup.own.compute ? &used == own_planner[1].get() : !setup.own.all_compute_mixed;
-  const int entry = runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), own_memory, own_compute, setup.own.small_computes, setup.own.fetches_rows);
+  const bool levels = view_plan(block).header->num_levels > 1;
+  const int entry =
+      runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), levels, own_memory, own_compute, setup.own.small_computes, setup.own.fetches_rows);
   state.next_step.entry = setup.on_gpu() ? runtime::AttendModule::kNames[entry] : nullptr;
   state.take_block(setup.module == nullptr ? nullptr : &setup.module->entries[entry]);
 }

@@ -93,7 +93,7 @@ void api::EngineState::plan_on_device(PlanState& state, const DeviceBatch& batch
     for (const auto& [address, name] : arrays) pointers->check(address, "plan_on_device", name);
   }
   const bool own_memory = setup.shares_kernels || number == 1;
-  const int entry = runtime::AttendModule::index_of(true, compute, own_memory, false, setup.own.small_computes, setup.own.fetches_rows);
+  const int entry = runtime::AttendModule::index_of(true, compute, false, own_memory, false, setup.own.small_computes, setup.own.fetches_rows);
   PlannedStep& next = state.next_step;
   describe_device_step(setup.spec, batch, next);
   next.planner = number;

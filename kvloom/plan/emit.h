@@ -51,7 +51,7 @@ struct EmitMemory {
   std::vector<PartialItem> partials;    // by (unit, kv begin)
   std::vector<PartialItem> unsorted;    // as they come
   std::vector<CutUnit> cut_units;
-  std::vector<int32_t> unit_partial;    // [units + 1] first PartialItem
+  std::vector<int32_t> unit_partial;    // [units + 1] first PartialItem; one more while they are put in order
   std::vector<int32_t> cover_begin;     // [tokens + 1]
   std::vector<Cover> covers;            // by (token, group)
   std::vector<int32_t> head_stamp;      // [KV heads]

@@ -26,7 +26,7 @@ struct GroupList {
 };
 
 /// Looks for shared prefixes in the page tables of `batch` (paged storage, no lists_per_kv_head, linear positions) and, if any pay under
-/// config.level_first_gain / level_more_gain and fit capacity.max_level_rows, appends the groups of all levels to `out` and returns true.
+/// config.level_first_gain / level_more_gain / level_reader_gain and fit capacity.max_level_rows, appends the groups of all levels to `out` and returns true.
 /// The requests' own remainders are the last level. A shared group covers whole pages only, never a page that holds a request's new tokens,
 /// and never keys that some row of it could not see under spec.variant.range unless that row masks them by position.
 /// Under a window, page ids before a request's first row's window are not read; requests share if their windows begin in the same page.

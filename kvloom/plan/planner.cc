@@ -26,8 +26,9 @@ SchedulerConfig few_rows_levels(SchedulerConfig config) {
 struct Planner::Impl {
   AttentionSpec spec;
   Capacity capacity;
-  SchedulerConfig config, level_config;
-  PlanLayout layout;
+  SchedulerConfig config;
+  PlanLayout layout;  // checks the configuration
+  SchedulerConfig level_config;
   TileRules rules, level_rules;
   bool few_rows_levels_now = false;  // of the step
   int64_t max_partials = 0;  // fixed_split: of one chunk and one head
@@ -41,14 +42,14 @@ struct Planner::Impl {
   EmitMemory emit_memory;
 
   Impl(const AttentionSpec& s, const Capacity& c, const SchedulerConfig& g)
-      : spec(s), capacity(c), config(g), level_config(few_rows_levels(g)), layout(plan_layout(s, c, g)), rules(spec, config), level_rules(spec, level_config) {
+      : spec(s), capacity(c), config(g), layout(plan_layout(s, c, g)), level_config(few_rows_levels(g)), rules(spec, config), level_rules(spec, level_config) {
     if (config.policy == Policy::fixed_split) max_partials = max_chunk_partials(spec, capacity, config);
     // Most of what plan() needs; the rest is made by the first call.
     list.groups.reserve(size_t(layout.max_groups));
     work.tiles.reserve(size_t(layout.max_items) / size_t(spec.num_kv_heads) + 1);
     schedule.pieces.reserve(size_t(layout.max_items));
   }
-  Impl(const Impl&) = delete;  // rules point into config
+  Impl(const Impl&) = delete;  // rules point into config and level_config
 
   /// Of the step whose groups are known.
   const SchedulerConfig& step_config() const { return few_rows_levels_now ? level_config : config; }

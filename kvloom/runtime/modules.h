@@ -22,12 +22,13 @@ struct AttendModule {
 
   static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
 
-  /// Of a step with these classes of items. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute), if it is of that
-  /// class alone. `small_computes`, `fetches_rows`: OwnSchedules. Where attend_small is for many rows, few rows that attend_memory is not planned for
-  /// (they have levels) run attend_mixed.
-  static constexpr int index_of(bool memory, bool compute, bool own_memory, bool own_compute, bool small_computes, bool fetches_rows) {
+  /// Of a step with these classes of items, and with levels or without. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute),
+  /// if it is of that class alone. `small_computes`, `fetches_rows`: OwnSchedules. Where attend_small is for many rows, few rows with levels run
+  /// attend_mixed, and without attend_memory whoever planned them: their graphs are the same.
+  static constexpr int index_of(bool memory, bool compute, bool levels, bool own_memory, bool own_compute, bool small_computes, bool fetches_rows) {
     if (compute) return memory || !own_compute ? 2 : fetches_rows ? 3 : 1;
-    return own_memory ? 0 : small_computes ? 2 : 3;
+    if (small_computes) return levels ? 2 : 0;
+    return own_memory ? 0 : 3;
   }
 };
 

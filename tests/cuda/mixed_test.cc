@@ -131,6 +131,69 @@ TEST_F(GpuMixed, LevelsOfFewRows) {
   }
 }
 
+/// One level of groups, each of `tokens` query tokens one after the other, whoever's they are; every group reads the pages of the request that its first is of.
+struct OneLevel {
+  std::vector<int32_t> tokens;
+  std::vector<LevelGroup> groups;
+
+  OneLevel(Step& step, int32_t a_group) {
+    for (int32_t t = 0; t < step.qo_indptr.back(); ++t) tokens.push_back(t);
+    for (size_t r = 0; r < step.requests.size(); ++r) {
+      for (int32_t t = step.qo_indptr[r]; t < step.qo_indptr[r + 1]; ++t) {
+        if (t % a_group != 0) continue;
+        LevelGroup g;
+        g.list_begin = step.list_indptr[r], g.kv_end = step.requests[r].kv_len;
+        g.tokens = {tokens.data() + t, std::min(a_group, step.qo_indptr.back() - t)};
+        groups.push_back(g);
+      }
+    }
+    step.batch.groups = {groups.data(), int64_t(groups.size())};
+  }
+};
+
+// What rows requests have does not say what rows groups have, in one level either: what runs attend_mixed is planned for it.
+TEST_F(GpuMixed, GroupsOfManyRowsInOneLevel) {
+  for (const int32_t requests : {8, 15}) {  // 15: the last group has few rows
+    const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
+    Step step = make_step(std::vector<Request>(size_t(requests), Request{1, 700}), spec);
+    for (size_t r = 0; r < step.requests.size(); ++r) {  // groups of eight read one list
+      std::copy_n(step.pages.begin() + step.list_indptr[0], 700 / 16 + 1, step.pages.begin() + step.list_indptr[r]);
+    }
+    const OneLevel level(step, requests == 8 ? 8 : 12);
+    const PlanHeader header = expect_right(step, options("sm90", 5), std::to_string(requests));
+    EXPECT_EQ(header.num_levels, 1);
+    const Engine engine(spec, step.capacity(), options("sm90", 5));
+    EXPECT_EQ(header.classes[0].cost_per_token, engine.config().classes[0].cost_per_token) << "planned for attend_memory";
+    if (gpu.is_fake()) {
+      EXPECT_EQ(gpu.last_entry(), "attend_mixed");
+    }
+  }
+}
+
+// ... and of many rows in groups of few, without levels, are a step like any of few rows: the same kernel where the graph is the same.
+TEST_F(GpuMixed, GroupsOfFewRowsInOneLevel) {
+  const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
+  use_kernels_for(spec);
+  Engine engine(spec, {16, 64, 16000, 64, 64}, options("sm90", 5));
+  Step few = make_step({{1, 700}, {2, 300}, {1, 40}}, spec), many = make_step({{40, 300}}, spec);
+  const OneLevel level(many, 4);
+  std::vector<std::string> entries;
+  std::vector<uint64_t> keys;
+  for (Step* step : {&few, &many}) {
+    const Plan plan = engine.plan(step->batch);
+    EXPECT_EQ(plan.view().header->num_levels, 1);
+    GpuStep g(*step);
+    engine.run(plan, g.tensors);
+    expect_device_right(g, *step);
+    keys.push_back(plan.graph_key());
+    if (gpu.is_fake()) entries.push_back(gpu.last_entry());
+  }
+  EXPECT_EQ(keys[0], keys[1]) << "if it is another graph, it may be another kernel";
+  if (gpu.is_fake()) {
+    EXPECT_EQ(entries, (std::vector<std::string>{"attend_memory", "attend_memory"}));
+  }
+}
+
 // Many rows alone run kernels of their own: clusters whose boxes land in two CTAs, or, where pages are too small for boxes, CTAs that fetch rows.
 TEST_F(GpuMixed, ManyRowsAloneHaveKernelsOfTheirOwn) {
   for (const auto& [layout, alone] : {std::pair(Layout{Storage::paged, 1}, "attend_small"), {Layout{Storage::paged, 2}, "attend_small"}, {Layout{Storage::paged, 4}, "attend_small"},

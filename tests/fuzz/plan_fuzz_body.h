@@ -86,6 +86,7 @@ inline SchedulerConfig fuzz_config(Choices& c) {
   g.keep_whole_margin = c.of({0, 100, 2000});
   g.saturating_ctas = c.of({0, 0, 3, 80});
   g.level_first_gain = c.of({0, 1, 50, 2000}), g.level_more_gain = c.of({0, 1, 20, 250});
+  g.level_reader_gain = c.of({0, 0, 5, 300}), g.cost_level_item = c.of({0, 0, 2400, 1 << 29, INT32_MAX});
   return g;
 }
 
@@ -254,6 +255,20 @@ inline void fuzz_flips(Choices& c, const AttentionSpec& spec, const char* plan, 
   }
 }
 
+/// The step in two steps, as engines plan it that have a planner for levels: the same bytes.
+inline void fuzz_flat(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const Batch& batch, const char* plan, int64_t bytes) {
+  Planner few(spec, capacity, config), all(spec, capacity, config);
+  const std::unique_ptr<char, void (*)(void*)> memory(static_cast<char*>(std::aligned_alloc(64, size_t((bytes + 63) / 64 * 64))), std::free);
+  std::memcpy(memory.get(), plan, size_t(bytes));  // what lies between the sections
+  for (int again = 0; again < 2; ++again) {        // a planner whose groups were given away has others'
+    std::memset(memory.get(), 0, sizeof(PlanHeader));
+    const bool levels = reinterpret_cast<const PlanHeader*>(plan)->num_levels > 1;
+    if (few.plan_flat(batch, memory.get(), bytes) == levels) demand_sound("plan_flat says otherwise than the plan", "levels");
+    if (levels) all.plan_levels_of(few, batch, memory.get(), bytes);
+    if (std::memcmp(plan, memory.get(), size_t(bytes)) != 0) demand_sound("not the bytes of plan()", "levels");
+  }
+}
+
 /// Plans what the bytes say. Returns true if there was a plan.
 inline bool fuzz_plan(const uint8_t* data, size_t size) {
   Choices c(data, size);
@@ -276,6 +291,7 @@ inline bool fuzz_plan(const uint8_t* data, size_t size) {
     demand_sound(validate_plan(memory.get(), bytes, spec, true), "not sound");
     const PlanView view = view_plan(memory.get());
     if (view.header->scratch_rows > planner.layout().max_scratch_rows) demand_sound("more scratch rows than the layout has", "layout");
+    fuzz_flat(spec, capacity, config, b.batch, memory.get(), bytes);
     if (view.header->num_items < 400) demand_sound(describe_json(view, spec).empty() ? "no JSON" : "", "describe");
     if (view.header->num_items < 100) demand_sound(describe_svg(view, spec).empty() ? "no picture" : "", "describe");
     fuzz_flips(c, spec, memory.get(), bytes);

@@ -95,6 +95,9 @@ TEST(Layout, NumbersThatCannotBe) {
   config = gpu_config(4, Policy::stream);
   config.classes[1].tile_kv = 0;
   EXPECT_REFUSED(invalid_argument, "classes[1].tile_kv: got 0", plan::plan_layout(spec, c, config));
+  config = gpu_config(4, Policy::stream);
+  config.classes[0].cost_per_item = 1000, config.cost_level_item = INT32_MAX;  // refused before they are added
+  EXPECT_REFUSED(invalid_argument, "cost_level_item: got 2147483647, wanted 0 to", plan::Planner(spec, c, config));
   AttentionSpec odd = small_spec(8, 2);
   odd.num_qo_heads = 7;
   EXPECT_REFUSED(invalid_argument, "num_qo_heads: got 7", plan::plan_layout(odd, c, gpu_config(4, Policy::stream)));
