@@ -108,7 +108,7 @@ class Plan {
   PlanView view() const;
   /// The plan buffer's bytes: equal input gives equal bytes.
   Span<const char> bytes() const;
-  /// What a captured graph must match to be replayed with this plan.
+  /// What a captured graph must match to be replayed with this plan: the plan's own `graph_key` and, on a GPU, which kernel runs it.
   uint64_t graph_key() const;
   /// The key of the kernel that runs it: what a result row carries.
   const std::string& kernel_key() const;

@@ -1,5 +1,6 @@
 #include "kvloom/api/plan_state.h"
 
+#include "kvloom/base/mix.h"
 #include "kvloom/support/check.h"
 
 #include <cstring>
@@ -116,7 +117,14 @@ const api::PlanState& Plan::state() const {
 
 PlanView Plan::view() const { return state().view(); }
 Span<const char> Plan::bytes() const { return {reinterpret_cast<const char*>(view().header), view().header->total_bytes}; }
-uint64_t Plan::graph_key() const { return state().planner < 0 ? view().header->graph_key : state().declared_key; }
+
+uint64_t Plan::graph_key() const {
+  const api::PlanState& s = state();
+  uint64_t key = s.planner < 0 ? view().header->graph_key : s.declared_key;
+  for (const char* c = s.entry; c != nullptr && *c != 0; ++c) key = mix64(key ^ uint64_t(static_cast<unsigned char>(*c)));
+  return key;
+}
+
 const std::string& Plan::kernel_key() const { return state().kernel_key; }
 int64_t Plan::total_tokens() const { return state().total_tokens; }
 

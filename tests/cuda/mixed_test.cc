@@ -194,6 +194,19 @@ TEST_F(GpuMixed, GroupsOfFewRowsInOneLevel) {
   }
 }
 
+// Family sm80 has two kernels of the same tiles for few rows alone: which of them runs a step is not in the plan, but it is another graph.
+TEST_F(GpuMixed, AGraphIsOneKernels) {
+  const AttentionSpec spec = hopper_spec(Storage::paged, 16, 2, 8);
+  Engine engine(spec, {16, 64, 1000000, 64, 64}, options("sm80", 5));
+  Step few = make_step({{1, 700}, {2, 300}, {1, 40}}, spec), many = make_step({{40, 300}}, spec);
+  const OneLevel level(many, 4);
+  const Plan a = engine.plan(few.batch), b = engine.plan(many.batch);
+  EXPECT_EQ(a.view().header->graph_key, b.view().header->graph_key) << "the plan knows no kernels";
+  EXPECT_NE(a.graph_key(), b.graph_key());
+  const Plan again = engine.plan(make_step({{1, 900}}, spec).batch);
+  EXPECT_EQ(again.graph_key(), a.graph_key());
+}
+
 // Many rows alone run kernels of their own: clusters whose boxes land in two CTAs, or, where pages are too small for boxes, CTAs that fetch rows.
 TEST_F(GpuMixed, ManyRowsAloneHaveKernelsOfTheirOwn) {
   for (const auto& [layout, alone] : {std::pair(Layout{Storage::paged, 1}, "attend_small"), {Layout{Storage::paged, 2}, "attend_small"}, {Layout{Storage::paged, 4}, "attend_small"},
