@@ -14,7 +14,7 @@ constexpr int32_t kMemoryRows = 16;              // packed rows of the memory cl
 constexpr double kBytesPerNs = 65.0;             // that an SM reads where all of them do (docs: lab notes, H200)
 constexpr double kFlopPerNs = 3000.0;            // that an SM does in mma.sync on such steps
 // Levels: so much of a step's cost must be saved, and so many tokens by the first above a request; what an item costs more then, ns (docs: lab notes, H200).
-constexpr int32_t kLevelPercent = 45, kLevelItem = 2500;
+constexpr int32_t kLevelPercent = 30, kLevelItem = 2500;
 constexpr int64_t kReaderGain = 600;
 
 sm80::UnitSpec unit_spec(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
