@@ -76,18 +76,38 @@ def gpu_table(data):
     yield from constants_table(data)
     if not data["rows"]:
         return
-    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | tensor | sustained TFLOP/s | share | tensor | plan us | run() us | runs |"
-    yield "|" + "---|" * 14
+    yield "What bounds a row, as far as its shares say; where a counters table has the row, that was measured."
+    yield ""
+    yield "| shape | kernel | median us | p10 - p90 | TB/s | TFLOP/s | share | tensor | sustained TFLOP/s | share | tensor | plan us | run() us | runs | bound by |"
+    yield "|" + "---|" * 15
     for r in data["rows"]:
         if "why" in r:
-            yield f"| {r['shape']} | not measured: {r['why']} |" + " |" * 12
+            yield f"| {r['shape']} | not measured: {r['why']} |" + " |" * 13
             continue
         s = r.get("sustained", {})
         share = percent(r.get("share")) + (f" of {r['share_of']}" if r.get("share_of") else "")
         sustained = f"{s['tflops']:.0f}{clock_of(s)}" if s else "-"
         yield (f"| {r['shape']} | `{r['key']}` | {r['median_us']:.1f} | {r['p10_us']:.1f} - {r['p90_us']:.1f} | {r['tbps']:.3f} | {r['tflops']:.0f} "
                f"| {share} | {percent(r.get('tensor_share'))} | {sustained} | {percent(s.get('share'))} | {percent(s.get('tensor_share'))} "
-               f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} |")
+               f"| {r['plan_us']:.0f} | {r['run_host_us']:.1f} | {r.get('runs', 1)} | {bound_of(r)} |")
+
+
+def bound_of(row):
+    """What the shares of a row say of what bounds it; "?" where there are none."""
+    share = row.get("share") or 0
+    if row["shape"].startswith("plan-"):
+        return "latency: dependent steps of one CTA"
+    if not share:
+        return "?"
+    if row["bound"] != "memory":
+        return "tensor cores" if max(row.get("tensor_share") or 0, share) >= 0.8 else "what is between the products: softmax, starts and ends of items"
+    if row["shape"].endswith("-apart"):
+        return "memory: two kernels, of which one reads and writes what the other reads"
+    if share >= 0.9:
+        return "memory"
+    if share < 0.3 or share < 0.6 and row["shape"].endswith("-flat"):
+        return "L2, which has the shared keys"
+    return "memory, and what is before the first key and behind the last" if share >= 0.6 else "merges, starts and ends of items"
 
 
 def beside_table(data):
