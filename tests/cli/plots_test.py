@@ -93,6 +93,16 @@ def test_steps():
     text = "\n".join(performance_page.steps_table(data))
     assert "| all: 3, for 40 | 1000 (1.000) | 950 by the cost model | - | 1.23 (2 steps) | 2.35 |" in text
     assert "| decode: 3, for 40 | 1000 (1.000) | 950 by the cost model | - | - | - |" in text
+    step = lambda us, size: {"kind": "decode", "weight": 2.0, "bytes": size, "flop": 3e6, "schedules": {"auto": {"us": us} if us else None}}
+    text = "\n".join(performance_page.steps_table({**data, "read_tbps": 5.0, "rows": [step(1.0, 3e6), step(3.0, 9e6), step(None, 1e9)]}))
+    assert "decode 3.00 TB/s (60% of a linear read) and 2 TFLOP/s" in text, text
+
+
+def test_bounds():
+    row = lambda **facts: performance_page.bound_of({"shape": "decode-1x2", "bound": "memory", **facts})
+    assert row() == "?" and row(share=0.95) == "memory" and "first key" in row(share=0.7) and "merges" in row(share=0.5)
+    assert "L2" in row(share=0.5, shape="decode-tree-flat") and "two kernels" in row(share=0.5, shape="x-rope-apart") and "one CTA" in row(shape="plan-decode")
+    assert row(bound="compute", share=0.5, tensor_share=0.85) == "tensor cores" and "softmax" in row(bound="compute", share=0.5)
 
 
 def test_variants():
@@ -107,7 +117,7 @@ def test_check():
         root = pathlib.Path(folder)
         for name in ("tools", "docs", "benchmarks/results"):
             (root / name).mkdir(parents=True)
-        for name in ("performance_page.py", "performance_plots.py"):
+        for name in ("performance_page.py", "performance_plots.py", "performance_bounds.py"):
             (root / "tools" / name).write_text((ROOT / "tools" / name).read_text())
         (root / "benchmarks/results/gpu.json").write_text(json.dumps(results()))
 
@@ -128,6 +138,6 @@ def test_check():
 
 
 if __name__ == "__main__":
-    for test in (test_plots, test_axes, test_tables, test_rows_beside_others_and_constants, test_steps, test_variants, test_check):
+    for test in (test_plots, test_axes, test_tables, test_rows_beside_others_and_constants, test_steps, test_bounds, test_variants, test_check):
         test()
-    print("7 passed, 0 failed")
+    print("8 passed, 0 failed")
