@@ -48,6 +48,19 @@ TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {
   EXPECT_TRUE(has(text("sm_99"), "planned for 132 SMs (a chip that is not known here: as H100, H200)")) << text("sm_99");
 }
 
+// What prefixes must save to become levels, by the family that would run them; nothing where none are looked for.
+TEST_F(CudaEngine, ExplainSaysWhenPrefixesBecomeLevels) {
+  EngineOptions options = cuda_options();
+  const auto text = [&](const char* arch, const char* kernel, Policy policy) {
+    options.cuda_arch = arch, options.kernel = kernel, options.policy = policy;
+    return Engine(gpu_spec(), large(), options).explain();
+  };
+  EXPECT_TRUE(has(text("sm_90a", "sm90", Policy::automatic), "\nlevels   prefixes that save 300 tokens of reading for each request")) << text("sm_90a", "sm90", Policy::automatic);
+  EXPECT_TRUE(has(text("sm_90a", "sm90", Policy::automatic), "2400 ns an item more, run by attend_mixed\n"));
+  EXPECT_TRUE(has(text("sm_80", "sm80", Policy::automatic), "\nlevels   prefixes that save 600 tokens")) << text("sm_80", "sm80", Policy::automatic);
+  EXPECT_FALSE(has(text("sm_90a", "sm90", Policy::fixed_split), "\nlevels ")) << "they would hang on who shares";
+}
+
 TEST_F(CudaEngine, AnArchitectureThatCanNotBeIsRefused) {
   EngineOptions options = cuda_options();
   const auto refusal = [&](const char* arch, ErrorCode code) {
