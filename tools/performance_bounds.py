@@ -21,25 +21,28 @@ def steps_bounds(data, schedule):
     if words:
         yield ""
         yield (f"Read and multiplied under `{schedule}`: " + "; ".join(words) + ". Memory bounds decodes, tensor cores long chunks; beside chunks both are at work. What short steps miss "
-               "is what stands before the first key and behind the last, some 8 us.")
+               "is what stands before the first key and behind the last, some 8 us. Steps that nobody shares anything in are planned alike with levels and without: what differs there is noise.")
 
 
 def bound_of(row):
     """What the shares of a row say of what bounds it; "?" where there are none."""
     share = row.get("share") or 0
     if row["shape"].startswith("plan-"):
-        return "latency: dependent steps of one CTA"
+        return "latency: dependent steps"
     if not share:
         return "?"
     if row["bound"] != "memory":
-        return "tensor cores" if max(row.get("tensor_share") or 0, share) >= 0.8 else "what is between the products: softmax, starts and ends of items"
+        tensor = row.get("tensor_share") or row.get("sustained", {}).get("tensor_share") or 0
+        return "tensor cores" if max(tensor, row["share_of"] == "products" and share) >= 0.8 else "what is between the products: softmax, starts and ends of items"
     if row["shape"].endswith("-apart"):
         return "memory: two kernels, of which one reads and writes what the other reads"
     if share >= 0.9:
         return "memory"
-    if share < 0.3 or share < 0.6 and row["shape"].endswith("-flat"):
-        return "L2, which has the shared keys"
-    return "memory, and what is before the first key and behind the last" if share >= 0.6 else "merges, starts and ends of items"
+    if row["median_us"] < 12:
+        return "latency: what is before the first key and behind the last"
+    if share >= 0.6:
+        return "memory, and what is before the first key and behind the last"
+    return "L2, which has the shared keys" if row["shape"].endswith("-flat") else "merges, starts and ends of items"
 
 
 def bound_by(row):

@@ -99,10 +99,13 @@ def test_steps():
 
 
 def test_bounds():
-    row = lambda **facts: performance_page.bound_of({"shape": "decode-1x2", "bound": "memory", **facts})
+    row = lambda **facts: performance_page.bound_of({"shape": "decode-1x2", "bound": "memory", "share_of": "read", "median_us": 100.0, **facts})
     assert row() == "?" and row(share=0.95) == "memory" and "first key" in row(share=0.7) and "merges" in row(share=0.5)
-    assert "L2" in row(share=0.5, shape="decode-tree-flat") and "two kernels" in row(share=0.5, shape="x-rope-apart") and "one CTA" in row(shape="plan-decode")
-    assert row(bound="compute", share=0.5, tensor_share=0.85) == "tensor cores" and "softmax" in row(bound="compute", share=0.5)
+    assert "L2" in row(share=0.5, shape="decode-tree-flat") and "two kernels" in row(share=0.5, shape="x-rope-apart") and row(shape="plan-decode").startswith("latency")
+    assert row(share=0.2, median_us=9.6).startswith("latency")
+    compute = lambda **facts: row(bound="compute", share_of="matmul", **facts)
+    assert compute(share=0.9, tensor_share=0.85) == "tensor cores" and "softmax" in compute(share=0.9, tensor_share=0.75) and "softmax" in compute(share=0.9)
+    assert row(bound="compute", share_of="products", share=0.85) == "tensor cores"
 
 
 def test_variants():

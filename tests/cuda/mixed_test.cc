@@ -3,6 +3,7 @@
 #include "tests/cuda/hopper_fixture.h"
 
 #include <algorithm>
+#include <cstdio>
 
 namespace kvloom::test {
 namespace {
@@ -203,6 +204,12 @@ TEST_F(GpuMixed, AGraphIsOneKernels) {
   const Plan a = engine.plan(few.batch), b = engine.plan(many.batch);
   EXPECT_EQ(a.view().header->graph_key, b.view().header->graph_key) << "the plan knows no kernels";
   EXPECT_NE(a.graph_key(), b.graph_key());
+  for (const Plan* plan : {&a, &b}) {  // the key that is printed
+    char key[32];
+    std::snprintf(key, sizeof key, "%#018llx", static_cast<unsigned long long>(plan->graph_key()));
+    EXPECT_NE(plan->explain().find(key), std::string::npos) << plan->explain();
+    EXPECT_NE(plan->json().find(key), std::string::npos);
+  }
   const Plan again = engine.plan(make_step({{1, 900}}, spec).batch);
   EXPECT_EQ(again.graph_key(), a.graph_key());
 }
