@@ -5,7 +5,7 @@
 #include "kvloom/base/math.h"
 #include "kvloom/plan/groups.h"
 #include "kvloom/plan/tiles.h"
-
+#include "kvloom/support/format.h"
 
 #include <algorithm>
 #include <cstring>
@@ -183,12 +183,29 @@ int64_t first_gain(const AttentionSpec& spec, const SchedulerConfig& config, con
   return max_of(config.level_first_gain, (min_of(cost[0], most) + min_of(many, most)) * config.level_first_percent / 100);
 }
 
+namespace {
+
+/// A request of compute class, by its own rows.
+bool has_many_rows(const AttentionSpec& spec, const SchedulerConfig& config, const Batch& batch) {
+  for (int32_t r = 0; r < batch.num_requests; ++r) {
+    if ((batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * spec.group_size() > config.compute_rows_above) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool PrefixFinder::find(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const Batch& batch,
                         GroupList& out) {
   if (spec.storage != Storage::paged || batch.lists_per_kv_head || batch.kv_position != KvPosition::linear) return false;
   if (batch.num_requests < 2) return false;
   collect(spec, config, batch);
   if (!group_by_first_page(batch)) return false;
+  if (!config.levels_beside_many && has_many_rows(spec, config, batch)) {
+    out.notes = format("levels: {} families of requests share prefixes, not taken: some request has more than {} packed rows, and steps with such requests are slower with levels on this kernel",
+                       nodes_.size(), config.compute_rows_above);
+    return false;
+  }
   if (batch.pages.is_64) {
     grow(spec, config, static_cast<const int64_t*>(batch.pages.data));
   } else {

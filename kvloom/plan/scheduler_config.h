@@ -32,6 +32,7 @@ struct SchedulerConfig {
   int32_t level_first_percent = 0;   // ... and so much of what the step costs, in tokens read by few rows
   int64_t level_more_gain = 250;     // ... that any further group must save by itself
   int64_t level_reader_gain = 0;     // ... and the first group above a request besides, a request: its own item is a partial then, and merged
+  bool levels_beside_many = true;    // automatic ones in steps with requests of more than compute_rows_above packed rows, too
   int32_t cost_level_item = 0;       // steps with levels, all of class 0: an item more, since short ones are waited for, and all are partial
 };
 

@@ -84,8 +84,9 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
     text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);
   }
   if (config.cost_level_item > 0 && config.levels == LevelMode::automatic && spec.storage == Storage::paged && config.policy != Policy::fixed_split) {
-    text += kvloom::format("levels   prefixes that save {} tokens of reading for each request that reads them, all of them together {} and {} % of the step; of few rows alone: {} ns an item more{}\n",
-                           config.level_reader_gain, config.level_first_gain, config.level_first_percent, config.cost_level_item, own.small_computes ? ", run by attend_mixed" : "");
+    text += kvloom::format("levels   prefixes that save {} tokens of reading for each request that reads them, all of them together {} and {} % of the step; {}of few rows alone: {} ns an item more{}\n",
+                           config.level_reader_gain, config.level_first_gain, config.level_first_percent,
+                           config.levels_beside_many ? "" : "none beside requests of many rows; ", config.cost_level_item, own.small_computes ? ", run by attend_mixed" : "");
   }
   text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), (own.compute ? *own.compute : config).classes[1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {

@@ -47,6 +47,7 @@ constexpr int64_t kFillFrom = 250'000;  // ns: steps of 45 to 100 us take 0.79 w
 void use_levels(SchedulerConfig& config) {
   config.level_first_percent = kLevelPercent;
   config.level_reader_gain = kReaderGain;
+  config.levels_beside_many = true;
   config.cost_level_item = kLevelItem;
 }
 

@@ -142,6 +142,26 @@ TEST(Levels, TheFirstGroupAboveARequestSavesMore) {
   EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
 }
 
+// Kernels that lose by them: no levels in steps with requests of many rows, and the reason is said.
+TEST(Levels, NoneBesideManyRowsWhereThatIsSaid) {
+  Step step;
+  int32_t next = 5000;
+  for (int32_t i = 0; i < 3; ++i) {
+    step.lists.push_back(with_tail(run(0, 20), 400, 16, next));
+    step.kv_len.push_back(400);
+    step.q_len.push_back(i == 2 ? 5 : 1);  // 20 rows
+  }
+  const AttentionSpec spec = spec_of(step);
+  SchedulerConfig config = eager_config();
+  std::string notes;
+  EXPECT_FALSE(find(step, spec, config, kRoomy, &notes).empty()) << notes;
+  config.levels_beside_many = false;
+  EXPECT_TRUE(find(step, spec, config, kRoomy, &notes).empty());
+  EXPECT_NE(notes.find("1 families of requests share prefixes, not taken: some request has more than 16 packed rows"), std::string::npos) << notes;
+  step.q_len[2] = 4;
+  EXPECT_FALSE(find(step, spec, config, kRoomy, &notes).empty()) << notes;
+}
+
 // Steps of few rows alone: other costs where they have levels, found once.
 TEST(Levels, FewRowsAloneCostMoreAnItem) {
   const auto families = [](int32_t readers) {
