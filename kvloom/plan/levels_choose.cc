@@ -83,8 +83,8 @@ void PrefixFinder::drop(const Capacity& capacity, int64_t max_groups, int32_t pa
     --groups;
   }
   settle();
-  notes = format("levels: {} of {} shared prefixes dropped: they need {} gathered rows and {} groups, capacity has {} and {}",
-                      groups_found - groups, groups_found, rows_found, groups_found, capacity.max_level_rows, max_groups);
+  notes = format("levels: {} of {} shared prefixes dropped: they need Capacity.max_level_rows {}, got {}", groups_found - groups, groups_found, rows_found, capacity.max_level_rows);
+  if (groups_found > max_groups) notes += format("; and {} groups, got room for {} (Capacity.max_groups)", groups_found, max_groups);
 }
 
 /// Cuts the choice down to the capacity, and asks whether what is left is worth a level at all, which it is from `first_gain` on.
@@ -99,6 +99,7 @@ bool PrefixFinder::fit(const AttentionSpec& spec, const Capacity& capacity, cons
     ++groups;
   }
   if (groups > 0 && saved >= first_gain) return true;
+  if (groups == 0 && !notes.empty()) return false;  // all were dropped
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
     notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself, and {} for each request that reads it",

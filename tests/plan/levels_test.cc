@@ -222,7 +222,9 @@ TEST(Levels, WhatDoesNotFitIsDroppedAndSaid) {
   EXPECT_EQ(find(step, spec, eager_config(), capacity, &notes), (std::vector<Found>{large}));
   EXPECT_NE(notes.find("1 of 2"), std::string::npos) << notes;
   capacity.max_level_rows = 1;
-  EXPECT_TRUE(find(step, spec, eager_config(), capacity).empty());
+  EXPECT_TRUE(find(step, spec, eager_config(), capacity, &notes).empty());
+  EXPECT_NE(notes.find("2 of 2 shared prefixes dropped: they need Capacity.max_level_rows 4, got 1"), std::string::npos) << notes;
+  EXPECT_EQ(notes.find("none saves"), std::string::npos) << "they save enough: " << notes;
   capacity = kRoomy;
   capacity.max_groups = 5;  // four own groups and one
   EXPECT_EQ(find(step, spec, eager_config(), capacity, &notes), (std::vector<Found>{large}));
