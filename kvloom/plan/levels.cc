@@ -188,7 +188,7 @@ namespace {
 /// A request of compute class, by its own rows.
 bool has_many_rows(const AttentionSpec& spec, const SchedulerConfig& config, const Batch& batch) {
   for (int32_t r = 0; r < batch.num_requests; ++r) {
-    if ((batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * spec.group_size() > config.compute_rows_above) return true;
+    if (class_of_tokens(batch.qo_indptr[r + 1] - batch.qo_indptr[r], spec.group_size(), config.compute_rows_above) == 1) return true;
   }
   return false;
 }

@@ -20,10 +20,32 @@ std::vector<Request> both_kinds() { return {{1, 200}, {70, 300}, {2, 0}, {1, 77}
 
 class GpuMixed : public HopperEngine {
  protected:
-  /// The first `tokens` keys of all requests are in the pages of the first one's.
-  static void share(Step& step, int32_t tokens) {
+  /// The first `tokens` keys of so many requests after each other, or of all, are in the pages of the first one's.
+  static void share(Step& step, int32_t tokens, size_t readers = SIZE_MAX) {
     for (size_t r = 1; r < step.requests.size(); ++r) {
-      std::copy_n(step.pages.begin() + step.list_indptr[0], tokens / step.spec.page_size, step.pages.begin() + step.list_indptr[r]);
+      std::copy_n(step.pages.begin() + step.list_indptr[r - r % readers], tokens / step.spec.page_size, step.pages.begin() + step.list_indptr[r]);
+    }
+  }
+
+  /// Steps of `requests` that share their first `tokens` keys so, in pages of several sizes, on few CTAs and many, with variants: right, and with two
+  /// levels. `more`: what else is asked of each.
+  template <class F>
+  void expect_levels(const std::vector<Request>& requests, int32_t tokens, size_t readers, F&& more) {
+    for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::paged, 64}}) {
+      for (const int32_t ctas : {1, 5, 20}) {
+        for (const int variant : {0, 1, 2}) {
+          AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
+          spec.variant.alibi = variant == 1, spec.variant.soft_cap = variant == 2 ? 20.0f : 0.0f;
+          Step step = make_step(requests, spec);
+          share(step, tokens, readers);
+          Capacity capacity = step.capacity();
+          capacity.max_level_rows = 64;
+          const std::string what = layout.name() + ", " + std::to_string(ctas) + " CTAs, variant " + std::to_string(variant);
+          const PlanHeader header = expect_right(step, options("sm90", ctas), capacity, what);
+          EXPECT_EQ(header.num_levels, 2) << what;
+          more(header, what);
+        }
+      }
     }
   }
 };
@@ -74,24 +96,10 @@ TEST_F(GpuMixed, Variants) {
 // A shared prefix has many rows where the requests that read it have few each: its items come first in a CTA, and what they leave is merged with
 // that of the others.
 TEST_F(GpuMixed, SharedPrefixes) {
-  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::paged, 64}}) {
-    for (const int32_t ctas : {1, 5, 20}) {
-      for (const int variant : {0, 1, 2}) {
-        AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
-        spec.variant.alibi = variant == 1, spec.variant.soft_cap = variant == 2 ? 20.0f : 0.0f;
-        std::vector<Request> requests;
-        for (int i = 0; i < 12; ++i) requests.push_back({1 + i % 2, 512 + 17 * i + 2});
-        requests.push_back({30, 590});
-        Step step = make_step(requests, spec);
-        share(step, 512);
-        Capacity capacity = step.capacity();
-        capacity.max_level_rows = 64;
-        const std::string what = layout.name() + ", " + std::to_string(ctas) + " CTAs, variant " + std::to_string(variant);
-        const PlanHeader header = expect_right(step, options("sm90", ctas), capacity, what);
-        EXPECT_EQ(header.num_levels, 2) << what;
-      }
-    }
-  }
+  std::vector<Request> requests;
+  for (int i = 0; i < 12; ++i) requests.push_back({1 + i % 2, 512 + 17 * i + 2});
+  requests.push_back({30, 590});
+  expect_levels(requests, 512, requests.size(), [](const PlanHeader&, const std::string&) {});
 }
 
 /// Families of four whose rows, with a group of four heads, are a tile of few rows; each request goes on by itself for 1 to 200 keys.
@@ -101,35 +109,14 @@ std::vector<Request> fours(int families, int32_t shared) {
   return requests;
 }
 
-/// ... each family's first `tokens` keys are in the pages of its first request.
-void share_by_fours(Step& step, int32_t tokens) {
-  for (size_t r = 0; r < step.requests.size(); ++r) {
-    if (r % 4 == 0) continue;
-    std::copy_n(step.pages.begin() + step.list_indptr[r - r % 4], tokens / step.spec.page_size, step.pages.begin() + step.list_indptr[r]);
-  }
-}
-
 // Prefixes of few readers have few rows like everything below them, and run attend_mixed all the same: items of a CTA arrive together there.
 TEST_F(GpuMixed, LevelsOfFewRows) {
-  for (const Layout& layout : {Layout{Storage::paged, 1}, Layout{Storage::paged, 16}, Layout{Storage::paged, 64}}) {
-    for (const int32_t ctas : {1, 5, 20}) {
-      for (const int variant : {0, 1, 2}) {
-        AttentionSpec spec = hopper_spec(layout.storage, layout.page_size, 2, 8);
-        spec.variant.alibi = variant == 1, spec.variant.soft_cap = variant == 2 ? 20.0f : 0.0f;
-        Step step = make_step(fours(3, 640), spec);
-        share_by_fours(step, 640);
-        Capacity capacity = step.capacity();
-        capacity.max_level_rows = 64;
-        const std::string what = layout.name() + ", " + std::to_string(ctas) + " CTAs, variant " + std::to_string(variant);
-        const PlanHeader header = expect_right(step, options("sm90", ctas), capacity, what);
-        EXPECT_EQ(header.num_levels, 2) << what;
-        EXPECT_GE(header.num_units, 12) << what;
-        if (gpu.is_fake()) {
-          EXPECT_EQ(gpu.last_entry(), "attend_mixed") << what;
-        }
-      }
+  expect_levels(fours(3, 640), 640, 4, [&](const PlanHeader& header, const std::string& what) {
+    EXPECT_GE(header.num_units, 12) << what;
+    if (gpu.is_fake()) {
+      EXPECT_EQ(gpu.last_entry(), "attend_mixed") << what;
     }
-  }
+  });
 }
 
 /// One level of groups, each of `tokens` query tokens one after the other, whoever's they are; every group reads the pages of the request that its first is of.
@@ -262,7 +249,7 @@ TEST_F(GpuMixed, GraphsWithLevelsAndWithout) {
   for (const bool shared : {true, false}) {
     for (const int families : {4, 3, 2, 4}) {  // a graph knows how many pages there were
       Step s = make_step(fours(families, 640), spec, uint32_t(families));
-      if (shared) share_by_fours(s, 640);
+      if (shared) share(s, 640, 4);
       graph.replay(s, std::to_string(families) + (shared ? " families" : " families that share nothing"));
     }
   }

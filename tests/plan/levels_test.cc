@@ -73,13 +73,19 @@ TEST(Levels, SmallForksJoinTheirNeighbours) {
   EXPECT_EQ(find(step, spec_of(step), config), (std::vector<Found>{{0, 0, 1616, {0, 1}}, {0, 0, 1616, {2, 3}}}));
 }
 
-TEST(Levels, GainsDecide) {
+/// Three decodes with so many pages in common.
+Step three_that_share(int32_t pages, int32_t kv_len) {
   Step step;
   int32_t next = 5000;
   for (int32_t i = 0; i < 3; ++i) {
-    step.lists.push_back(with_tail(run(0, 10), 200, 16, next));
-    step.kv_len.push_back(200);
+    step.lists.push_back(with_tail(run(0, pages), kv_len, 16, next));
+    step.kv_len.push_back(kv_len);
   }
+  return step;
+}
+
+TEST(Levels, GainsDecide) {
+  Step step = three_that_share(10, 200);
   const AttentionSpec spec = spec_of(step);  // saves 2 x 160 tokens
   SchedulerConfig config = eager_config();
   std::string notes;
@@ -144,13 +150,8 @@ TEST(Levels, TheFirstGroupAboveARequestSavesMore) {
 
 // Kernels that lose by them: no levels in steps with requests of many rows, and the reason is said.
 TEST(Levels, NoneBesideManyRowsWhereThatIsSaid) {
-  Step step;
-  int32_t next = 5000;
-  for (int32_t i = 0; i < 3; ++i) {
-    step.lists.push_back(with_tail(run(0, 20), 400, 16, next));
-    step.kv_len.push_back(400);
-    step.q_len.push_back(i == 2 ? 5 : 1);  // 20 rows
-  }
+  Step step = three_that_share(20, 400);
+  step.q_len = {1, 1, 5};  // 20 rows
   const AttentionSpec spec = spec_of(step);
   SchedulerConfig config = eager_config();
   std::string notes;
