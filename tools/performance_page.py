@@ -218,6 +218,15 @@ def plan_table(data):
             yield f"| {r['name'].removesuffix('_median')} | {r['cpu_time']:.3g} {r['time_unit']} |"
 
 
+def compile_table(data):
+    yield f"`kvloom cache warm --json`: a key for {data['arch']} by {data['compiler']}, alone in an empty cache; found there by the same process, and by one that starts."
+    yield ""
+    yield "| key | compiled, s | found again, ms | by a new process, ms |"
+    yield "|---|---|---|---|"
+    for k in data["keys"]:
+        yield f"| `{k['key']}` | {k['first_s']:.2f} | {1000 * k['from_cache_s']:.1f} | {1000 * k['new_process_s']:.1f} |"
+
+
 def software_line(data):
     """GPU and the software of a run through Python."""
     parts = [data["device"], *(f"{name} {data[name]}" for name in ("python", "torch", "transformers", "kvloom") if name in data)]
@@ -295,6 +304,8 @@ def section(path, drawn):
         body, machine = gpu_table(data), data["machine"]
     elif "constants" in data:
         body, machine = constants_table(data), data["machine"]
+    elif "keys" in data:
+        body, machine = compile_table(data), data["machine"]
     elif "variants" in data:
         body, machine = variants_table(data), None
     elif "cases" in data:
