@@ -9,7 +9,14 @@ namespace kvloom {
 
 class Sha256 {
  public:
+  /// By the processor's instructions for it, where it has them.
   Sha256();
+  /// By arithmetic, as where it has none.
+  static Sha256 plain() {
+    Sha256 hash;
+    hash.by_instructions_ = false;
+    return hash;
+  }
   /// Adds the bytes of `text`.
   Sha256& add(std::string_view text);
   /// Adds `text` with its length before it, so that neighbouring fields can't be confused.
@@ -18,7 +25,8 @@ class Sha256 {
   std::string hex();
 
  private:
-  void block(const unsigned char* bytes);
+  void blocks(const unsigned char* bytes, size_t count);
+  bool by_instructions_ = true;
   uint32_t state_[8];
   unsigned char rest_[64];
   uint64_t size_ = 0;

@@ -19,5 +19,18 @@ TEST(Sha256, FieldsAreKeptApart) {
   EXPECT_EQ(Sha256().add("ab").add("c").hex(), sha256_hex("abc"));
 }
 
+// Of every length to some blocks and every way to cut it in two.
+TEST(Sha256, InstructionsAndArithmeticAgree) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 37 + i / 7);
+  EXPECT_EQ(Sha256::plain().add("abc").hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  for (size_t n = 0; n <= text.size(); ++n) {
+    const std::string_view all = std::string_view(text).substr(0, n);
+    ASSERT_EQ(sha256_hex(all), Sha256::plain().add(all).hex()) << n << " bytes";
+    const size_t cut = n * 5 % (n + 1);
+    ASSERT_EQ(sha256_hex(all), Sha256().add(all.substr(0, cut)).add(all.substr(cut)).hex()) << n << " bytes, cut at " << cut;
+  }
+}
+
 }  // namespace
 }  // namespace kvloom
