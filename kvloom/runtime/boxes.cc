@@ -1,7 +1,7 @@
 #include "kvloom/runtime/boxes.h"
 
 #include "kvloom/base/math.h"
-#include "kvloom/jit/driver.h"
+#include "kvloom/runtime/tensor_maps.h"
 #include "kvloom/support/check.h"
 
 #include <limits>
@@ -10,7 +10,7 @@
 namespace kvloom::runtime {
 namespace {
 
-constexpr int kRank = 5;
+constexpr int kRank = TensorMapShape::kRank;
 constexpr int32_t kMostInBox = 256;                             // of a dimension
 constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // coordinates
 
@@ -35,25 +35,23 @@ int64_t stride_of(int64_t stride, int64_t count) { return stride == 0 && count <
 
 /// `strides`: of dimensions 1 to 4, elements.
 TensorMap encode(const Side& side, const int64_t (&dims)[kRank], const int64_t (&strides)[kRank - 1], const int64_t (&box)[kRank]) {
-  constexpr unsigned kSteps[kRank] = {1, 1, 1, 1, 1};
   const int64_t size = size_of(side.dtype), block_bytes = side.block() * size;
-  uint64_t map_dims[kRank], map_strides[kRank - 1];
-  unsigned map_box[kRank];
-  for (int i = 0; i < kRank; ++i) map_dims[i] = uint64_t(dims[i]), map_box[i] = unsigned(box[i]);
-  for (int i = 0; i + 1 < kRank; ++i) map_strides[i] = uint64_t(strides[i] * size);
-  const auto swizzle = block_bytes == 128  ? jit::kCuTensorMapSwizzle128
-                       : block_bytes == 64 ? jit::kCuTensorMapSwizzle64
-                                           : jit::kCuTensorMapSwizzle32;
-  const auto type = size == 1 ? jit::kCuTensorMapU8 : side.dtype == DType::f16 ? jit::kCuTensorMapF16 : jit::kCuTensorMapBf16;
+  TensorMapShape shape{};
+  shape.data = side.data;
+  for (int i = 0; i < kRank; ++i) shape.dims[i] = uint64_t(dims[i]), shape.box[i] = unsigned(box[i]);
+  for (int i = 0; i + 1 < kRank; ++i) shape.strides[i] = uint64_t(strides[i] * size);
+  shape.type = size == 1 ? jit::kCuTensorMapU8 : side.dtype == DType::f16 ? jit::kCuTensorMapF16 : jit::kCuTensorMapBf16;
+  shape.swizzle = block_bytes == 128  ? jit::kCuTensorMapSwizzle128
+                  : block_bytes == 64 ? jit::kCuTensorMapSwizzle64
+                                      : jit::kCuTensorMapSwizzle32;
+  shape.promotion = side.promotion;
   const jit::Driver& d = jit::driver();
   if (d.tensor_map_encode_tiled == nullptr) {
     fail(ErrorCode::unsupported,
          "run: the driver has no cuTensorMapEncodeTiled, wanted one for CUDA 12.0 or newer; update it, or take options.kernel = \"sm80\"");
   }
   TensorMap map;
-  const jit::CuResult result = d.tensor_map_encode_tiled(
-      &map, type, kRank, const_cast<void*>(side.data), map_dims, map_strides, map_box, kSteps, jit::kCuTensorMapInterleaveNone, swizzle,
-      side.promotion, jit::kCuTensorMapFillZeros);
+  const jit::CuResult result = tensor_map(d.tensor_map_encode_tiled, shape, map);
   if (result == jit::kCuSuccess) return map;
   fail(ErrorCode::unsupported,
        "run: {}: strides of pages, tokens and heads: got {}, {} and {} elements, wanted some that a tensor map can have "

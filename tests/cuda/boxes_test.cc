@@ -52,6 +52,33 @@ struct Boxed {
 class GpuBoxes : public HopperEngine {};
 using CudaBoxes = CudaEngine;
 
+TEST_F(CudaBoxes, ATensorIsDescribedOnce) {
+  AttentionSpec spec = gpu_spec();
+  AttendParams p;
+  p.q = p.kv.k = reinterpret_cast<void*>(uintptr_t(1) << 21);
+  p.o = reinterpret_cast<void*>(uintptr_t(1) << 22);
+  p.kv.v = reinterpret_cast<void*>(uintptr_t(1) << 23);
+  p.q_token = p.o_token = 256, p.q_head = p.o_head = 64;
+  p.kv.num_pages = 50;
+  p.kv.k_page = p.kv.v_page = 2048, p.kv.k_token = p.kv.v_token = 128, p.kv.k_head = p.kv.v_head = 64;
+  const auto asked = [&] {
+    gpu.reset();
+    const AttendBoxes boxes = runtime::make_boxes(spec, p, {32, 128});
+    return std::pair{gpu.count("cuTensorMapEncodeTiled"), boxes};
+  };
+  const auto [first, boxes] = asked();
+  EXPECT_EQ(first, 4);
+  const auto [again, same] = asked();
+  EXPECT_EQ(again, 0);
+  EXPECT_EQ(std::memcmp(&same, &boxes, sizeof boxes), 0);
+  p.kv.num_pages = 51;
+  EXPECT_EQ(asked().first, 2) << "K and V have other sizes now";
+  p.kv.v = reinterpret_cast<void*>(uintptr_t(1) << 24);
+  const auto [moved, other] = asked();
+  EXPECT_EQ(moved, 1);
+  EXPECT_NE(std::memcmp(&other.v.map, &boxes.v.map, sizeof(TensorMap)), 0);
+}
+
 TEST_F(CudaBoxes, StridesWithoutAMapAreNamed) {
   AttentionSpec spec = gpu_spec();
   AttendParams good;
