@@ -13,6 +13,8 @@ constexpr int32_t kWideQk[] = {512, 576}, kWideVo = 512;  // beyond it; 576: MLA
 constexpr int32_t kMemoryRows = 16;              // packed rows of the memory class
 constexpr double kBytesPerNs = 65.0;             // that an SM reads where all of them do (docs: lab notes, H200)
 constexpr double kFlopPerNs = 3000.0;            // that an SM does in mma.sync on such steps
+// ns a row of what cutting a tile costs, three times: of 256 rows, cut once, 30 us: an item more, twice 3 to store, 18 to merge (docs: lab notes, H200).
+constexpr int32_t kPartialRow = 35;
 // Levels: so much of a step's cost must be saved, and so many tokens by the first above a request; what an item costs more then, ns. None beside prefill
 // chunks, which they made 4 to 10 % slower (docs: lab notes, H200).
 constexpr int32_t kLevelPercent = 30, kLevelItem = 2500;
@@ -72,7 +74,7 @@ KernelClass compute_class(const AttentionSpec& s, const sm80::AttendConfig& c) {
   k.tile_rows = c.tile_rows;
   k.tile_kv = c.tile_kv;
   k.cost_per_token = int32_t(2.0 * dims * c.tile_rows * c.ctas_per_sm / kFlopPerNs) + 1;
-  k.cost_per_item = 4000;
+  k.cost_per_item = 7000;
   return k;
 }
 
@@ -105,6 +107,7 @@ OwnSchedules sm80_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   config.compute_rows_above = kMemoryRows;
   config.cost_partial = 1000;
   config.cost_merge = 2500;
+  config.cost_partial_row = kPartialRow;
   config.level_first_percent = kLevelPercent;
   config.level_reader_gain = kReaderGain;
   config.levels_beside_many = false;

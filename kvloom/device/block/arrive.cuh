@@ -55,11 +55,19 @@ struct MergeRows {
   /// A warp's rows of a unit, its first ones and then every so many; what `next` is in the next unit.
   template <class V, DType kType, class Team>
   __device__ __forceinline__ static int warp_merge_from(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int next, int dims) {
-    const int of_head = ceil_div(unit.row_count, kShape.rows), all = of_head * unit.kv_head_count;
+    if constexpr (kShape.few_partials > 0) {
+      const bool many_rows = unit.row_count >= kShape.few_rows * Team::warps();  // else warps would have nothing to do
+      if (unit.entry_count <= kShape.few_partials && many_rows) return warp_merge_as<V, kType, kShape.of_few(), Team>(args, plan, unit, next, dims);
+    }
+    return warp_merge_as<V, kType, kShape, Team>(args, plan, unit, next, dims);
+  }
+  template <class V, DType kType, MergeShape kAs, class Team>
+  __device__ __forceinline__ static int warp_merge_as(const AttendArgs& args, const PlanView& plan, const MergeUnit& unit, int next, int dims) {
+    const int of_head = ceil_div(unit.row_count, kAs.rows), all = of_head * unit.kv_head_count;
 #pragma unroll 1
     for (; next < all; next += Team::warps()) {
-      const int row0 = next % of_head * kShape.rows;
-      warp_merge_rows<V, kType, kShape>(args, plan, unit, next / of_head, row0, unit.row_count - row0, dims);
+      const int row0 = next % of_head * kAs.rows;
+      warp_merge_rows<V, kType, kAs>(args, plan, unit, next / of_head, row0, unit.row_count - row0, dims);
     }
     return next - all;
   }

@@ -123,14 +123,18 @@ struct MergedDims {
 };
 
 /// How a warp merges: so many rows of a unit at once, and of each so many partials together. A merge is a wait for L2, over and over; what is on its
-/// way together is waited for once. Rows are all one; with other numbers of partials a row comes out rounded otherwise.
+/// way together is waited for once. Rows are all one; with other numbers of partials a row comes out rounded otherwise, unless all of them fit.
 struct MergeShape {
   bool in_turn = false;  // fixed_split: the left fold of chunks; a fold is much code
   int partials = 16;
   int rows = 1;
   bool together = false;  // all warps of a team share the rows of all units that are to be merged; else those of one after the other
+  int few_partials = 0;   // units with so many, or fewer, which is what a tile has that was cut once, ...
+  int few_rows = 1;       // ... are merged so many rows at once: such units may have many
+
+  KVLOOM_HD constexpr MergeShape of_few() const { return {in_turn, few_partials, few_rows, together}; }
 };
-KVLOOM_HD constexpr MergeShape merge_shape(bool in_turn) { return {in_turn, in_turn ? 4 : 16}; }
+KVLOOM_HD constexpr MergeShape merge_shape(bool in_turn) { return in_turn ? MergeShape{true, 4} : MergeShape{false, 16, 1, false, 2, 4}; }
 
 /// Four dims of some rows that follow each other, d0 .. d0 + 3 (none where d0 >= dims), merged in list order; `rows`: that there are, `first`: the
 /// first of them. How the weights come about: `kSum`: all are 1. In turn: chunk by chunk. Else those of some partials by their common maximum.

@@ -120,10 +120,17 @@ __device__ __forceinline__ void block_resolve_rows(const AttendArgs& args, const
                                                    int kv_head, const KeySpan& keys, const Rows& rows) {
   if (threadIdx.x == 0) *rows.hull = empty_hull(keys);
   __syncthreads();
-  for (int i = int(threadIdx.x); i < kTileRows; i += kThreads) {
+  const int lane = int(threadIdx.x) & 31;
+  for (int first = int(threadIdx.x) - lane; first < kTileRows; first += kThreads) {
+    const int i = first + lane;
     const bool there = i < item.row_count;
-    rows.kept[i] = resolve_row<V>(args, plan, group, kv_head, keys, uint32_t(item.row_begin + min_of(i, int(item.row_count) - 1)), there, rows.row[i]);
-    if (there) widen_shared(*rows.hull, hull_of(rows.kept[i], keys));
+    KeptHull hull = empty_hull(keys);
+    if (i < kTileRows) {
+      rows.kept[i] = resolve_row<V>(args, plan, group, kv_head, keys, uint32_t(item.row_begin + min_of(i, int(item.row_count) - 1)), there, rows.row[i]);
+      if (there) hull = hull_of(rows.kept[i], keys);
+    }
+    hull = join_lanes(0xffffffffu, hull);  // 32 lanes at one word of shared memory would take turns
+    if (lane == 0) widen_shared(*rows.hull, hull);
   }
   __syncthreads();
 }

@@ -32,7 +32,7 @@ KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s
   if (s.rotates_keys) bytes += c.head_dim_qk * 4;
   const int slots = c.own_keys() ? c.tiles_ahead() + 2 : c.stages;
   bytes += slots * c.parts() * 4 * (c.part_words() * (c.tile_rows + 33) + 1);  // masks
-  return bytes + c.tile_rows * 48 + c.stages * 16 + 512;
+  return bytes + c.tile_rows * 48 + c.stages * 16 + 640;
 }
 
 /// True if `ctas` CTAs fit an SM.

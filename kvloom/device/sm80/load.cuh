@@ -40,9 +40,8 @@ __device__ __forceinline__ KeyPlace read_place(const KeyPlace* place) {
 
 /// kRows rows of a tile of K and V by one warp, from row `row0` on, all copies at once: spread among the products they would be fences that
 /// ldmatrix can't be moved across. `place`: of these rows; `k`, `v`: shared addresses of the tile. Keys without a place become zeros.
-template <AttendConfig C>
+template <AttendConfig C, int kRows = C.copy_rows()>
 __device__ __forceinline__ void warp_load_rows(const KeyPlace* place, int row0, uint32_t k, uint32_t v) {
-  constexpr int kRows = C.copy_rows();
   if constexpr (KRows<C>::kChunks == VRows<C>::kChunks) {  // one look at a place serves both
     const WarpCopies<KRows<C>, kRows> copies;
     constexpr int kTogether = 4;
@@ -79,12 +78,25 @@ __device__ __forceinline__ void warp_load_rows(const KeyPlace* place, int row0, 
   }
 }
 
-/// Copies the item's query rows; rows that are not there become zeros.
+/// Copies the item's query rows; rows that are not there become zeros. A warp copies its own, where it has some, and a lane knows where one of them lies.
 template <AttendConfig C>
 __device__ __forceinline__ void block_load_queries(const AttendArgs& args, const block::PackedRow* rows, char* tile) {
   using Layout = QRows<C>;
   const char* base = static_cast<const char*>(args.params.q);
   const uint32_t shared = ptx::shared_address(tile);
+  if constexpr (C.warps_kv == 1 && C.row_tiles() <= 2) {
+    constexpr int kRows = 16 * C.row_tiles(), kCopies = kRows * Layout::kChunks / 32;
+    const int lane = int(threadIdx.x) & 31, row0 = (int(threadIdx.x) >> 5) * kRows;
+    const block::PackedRow& mine = rows[row0 + lane % kRows];
+    const char* const place = mine.token >= 0 ? base + (mine.token * args.params.q_token + mine.q_head * args.params.q_head) * 2 : nullptr;
+#pragma unroll 4
+    for (int i = 0; i < kCopies; ++i) {
+      const int at = i * 32 + lane, row = at / Layout::kChunks, chunk = at % Layout::kChunks;
+      const char* const from = reinterpret_cast<const char*>(__shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(place), row));
+      ptx::cp_async_16(shared + Layout::offset(row0 + row, chunk), from ? from + chunk * 16 : base, from ? 16 : 0);
+    }
+    return;
+  }
 #pragma unroll 4
   for (int at = int(threadIdx.x); at < C.tile_rows * Layout::kChunks; at += C.threads()) {
     const int row = at / Layout::kChunks, chunk = at % Layout::kChunks;

@@ -43,16 +43,47 @@ __device__ __forceinline__ void block_item(const AttendArgs& args, const PlanVie
   }
 }
 
-/// Item `i` and its group into shared memory, by all threads: no one waits for the other's words.
+/// The same, not inlined: two classes in one kernel would share out registers among each other's loops.
 template <AttendConfig C, class V>
-__device__ __forceinline__ void block_fetch_item(const PlanView& plan, int32_t i, SharedMemory<C, V>& m) {
-  __syncthreads();
+__device__ __noinline__ void block_item_apart(const AttendArgs& args, const PlanView& plan, SharedMemory<C, V>& m, block::Marks& marks) {
+  block_item<C, V>(args, plan, m, marks);
+}
+
+/// A CTA's first item `i` and its group into shared memory, and the item behind it if there is one. By all threads; ends with a barrier.
+__device__ __forceinline__ void block_fetch_first(const PlanView& plan, int32_t i, int32_t end, ItemWords& m) {
   constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
   const int word = int(threadIdx.x);
   if (word < kItemWords) {
     reinterpret_cast<uint32_t*>(&m.item)[word] = reinterpret_cast<const uint32_t*>(&plan.items[i])[word];
+    if (i + 1 < end) reinterpret_cast<uint32_t*>(&m.next)[word] = reinterpret_cast<const uint32_t*>(&plan.items[i + 1])[word];
   } else if (word >= 32 && word < 32 + kGroupWords) {
     reinterpret_cast<uint32_t*>(&m.group)[word - 32] = reinterpret_cast<const uint32_t*>(&plan.groups[plan.items[i].group])[word - 32];
+  }
+  __syncthreads();
+}
+
+/// While item `i` is worked on: the group of the next one and the words of the one behind that, copied by threads that wait for their part of Q, too.
+__device__ __forceinline__ void block_ask_ahead(const PlanView& plan, int32_t i, int32_t end, ItemWords& m) {
+  constexpr int kItemChunks = sizeof(WorkItem) / 16, kGroupChunks = sizeof(RowGroup) / 16;
+  const int at = int(threadIdx.x);
+  if (at < kGroupChunks) {
+    if (i + 1 < end) ptx::cp_async_16(ptx::shared_address(&m.next_group) + at * 16, reinterpret_cast<const char*>(&plan.groups[m.next.group]) + at * 16, 16);
+  } else if (at >= 32 && at < 32 + kItemChunks) {
+    if (i + 2 < end) ptx::cp_async_16(ptx::shared_address(&m.after_next) + (at - 32) * 16, reinterpret_cast<const char*>(&plan.items[i + 2]) + (at - 32) * 16, 16);
+  }
+}
+
+/// On to the next item: all that is asked is there since the one before had its Q. By all threads; begins and ends with a barrier.
+__device__ __forceinline__ void block_take_next(ItemWords& m) {
+  constexpr int kItemWords = sizeof(WorkItem) / 4, kGroupWords = sizeof(RowGroup) / 4;
+  __syncthreads();
+  const int word = int(threadIdx.x);
+  if (word < kItemWords) {
+    const uint32_t next = reinterpret_cast<const uint32_t*>(&m.next)[word];
+    reinterpret_cast<uint32_t*>(&m.next)[word] = reinterpret_cast<const uint32_t*>(&m.after_next)[word];
+    reinterpret_cast<uint32_t*>(&m.item)[word] = next;
+  } else if (word >= 32 && word < 32 + kGroupWords) {
+    reinterpret_cast<uint32_t*>(&m.group)[word - 32] = reinterpret_cast<const uint32_t*>(&m.next_group)[word - 32];
   }
   __syncthreads();
 }
@@ -79,11 +110,14 @@ __device__ __forceinline__ void block_run(const AttendArgs& args, char* memory) 
     return marks.leave();
   }
   marks.first(plan);
+  block_fetch_first(plan, i, end, m);
 #pragma unroll 1
-  for (; i < end; ++i) {
-    block_fetch_item<C, V>(plan, i, m);
+  while (true) {
+    block_ask_ahead(plan, i, end, m);
     block_item<C, V>(args, plan, m, marks);
     marks.done();
+    if (++i == end) break;
+    block_take_next(m);
   }
   marks.leave();
 }
@@ -104,10 +138,10 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
     return marks.leave();
   }
   marks.first(plan);
+  block_fetch_first(plan, i, end, small);  // lies where `large` has it, too
   int before = -1;
 #pragma unroll 1
-  for (; i < end; ++i) {
-    block_fetch_item<M, V>(plan, i, small);  // lies where `large` has it, too
+  while (true) {
     const int now = small.item.kernel_class;
     if (now != before) {
       if (before == 1) block_end_ring<C, V>(large);
@@ -118,9 +152,12 @@ __device__ __forceinline__ void block_run_mixed(const AttendArgs& args, char* me
       __syncthreads();
       before = now;
     }
-    if (now == 0) block_item<M, V>(args, plan, small, marks);
+    block_ask_ahead(plan, i, end, small);
+    if (now == 0) block_item_apart<M, V>(args, plan, small, marks);
     else block_item<C, V>(args, plan, large, marks);
     marks.done();
+    if (++i == end) break;
+    block_take_next(small);
   }
   marks.leave();
 }

@@ -42,9 +42,18 @@ struct RingPlace {  // a stage, and how often the ring has gone round, as parity
   uint32_t parity;
 };
 
-/// Arrays that a configuration or variant does without have one element. The item is in front, for all configurations alike.
+/// What a CTA knows of its list of items, in shared memory, since registers are what the mainloop is short of: an item's words are asked for two items
+/// before it begins, and its group's one before, so that none begins with two waits for memory behind each other.
+struct ItemWords {
+  alignas(16) WorkItem item;  // of the moment
+  alignas(16) RowGroup group;
+  alignas(16) WorkItem next, after_next;
+  alignas(16) RowGroup next_group;
+};
+
+/// Arrays that a configuration or variant does without have one element. The items are in front, for all configurations alike.
 template <AttendConfig C, class V>
-struct SharedMemory {
+struct SharedMemory : ItemWords {
   static_assert(C.stages >= 2 && C.stages <= 4, "two to four tiles in shared memory");
   static constexpr bool kTurned = block::has_key<V>() && C.fp8();  // rotated keys have 16 bits and a tile of their own
   static constexpr int kPlaces = round_up(C.copy_rows(), 32);
@@ -52,8 +61,6 @@ struct SharedMemory {
   static constexpr int kSlots = C.own_keys() ? C.tiles_ahead() + 2 : C.stages;
   static constexpr int kTileK = KRows<C>::bytes(C.tile_kv), kTileV = VRows<C>::bytes(C.tile_kv);
 
-  WorkItem item;  // of the moment: in shared memory, since registers are what the mainloop is short of
-  RowGroup group;
   alignas(128) char q[QRows<C>::bytes(C.tile_rows)];
   alignas(128) char k[C.stages][kTileK];
   alignas(128) char v[C.stages][kTileV];

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kvloom/device/block/arrive.cuh"
+#include "kvloom/device/sm80/staged_rows.cuh"
 #include "kvloom/device/sm80/tile_step.cuh"
 
 namespace kvloom::sm80 {
@@ -147,8 +148,18 @@ __device__ __forceinline__ void warp_store(const AttendArgs& args, const ChunkPl
       }
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d) state.o[mi][d][2 * h] *= normalise, state.o[mi][d][2 * h + 1] *= normalise;
-      if (r < m.item.row_count) store_row<C, V>(args, place, kv_head, r, h, dim0, lse, state.o[mi], m);
+      if (r >= m.item.row_count) continue;
+      if constexpr (stores_through_q<C>()) {
+        if (place.partial_row < 0) {
+          stage_row<C, V>(args, r, h, lse, state.o[mi], m);
+          continue;
+        }
+      }
+      store_row<C, V>(args, place, kv_head, r, h, dim0, lse, state.o[mi], m);
     }
+  }
+  if constexpr (stores_through_q<C>()) {
+    if (place.partial_row < 0) warp_store_staged<C, V>(args, row0, m);
   }
 }
 
