@@ -41,6 +41,7 @@ KernelClass compute_class(const AttentionSpec& s, const sm90::AttendConfig& c) {
 }
 
 constexpr int64_t kSharedItem = 9'400;  // ns
+constexpr int64_t kPartialRow = 8;      // ns a row, three times what cutting a tile of many costs
 constexpr int64_t kFillFrom = 250'000;  // ns: steps of 45 to 100 us take 0.79 with heap of what they take with fill, those of 500 and more 1.12 (docs: lab notes)
 
 /// Behind sm80_schedule(), which has its own.
@@ -117,6 +118,7 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);
+  config.cost_partial_row = kPartialRow;
   use_levels(config);
   use_stream(s, config);
   config.classes[1] = compute_class(s, mixed);
