@@ -178,6 +178,9 @@ def gpu_peers_table(data):
 
 def check_table(data):
     yield f"`kvloom check --backend {data['backend']}`, seed {data['seed']}: {data['cases']} cases, {data['runs']} runs, {data['failed']} failed."
+    for failure in data.get("failures", []):
+        yield ""
+        yield f"`{failure['command']}`: {failure['shape']}: {failure['fault']}." + (f" {failure['since']}" if "since" in failure else "")
 
 
 def variants_table(data):
@@ -221,10 +224,10 @@ def plan_table(data):
 def compile_table(data):
     yield f"`kvloom cache warm --json`: a key for {data['arch']} by {data['compiler']}, alone in an empty cache; found there by the same process, and by one that starts."
     yield ""
-    yield "| key | compiled, s | found again, ms | by a new process, ms |"
-    yield "|---|---|---|---|"
+    yield "| key | compiled, s | of commit | found again, ms | by a new process, ms |"
+    yield "|---|---|---|---|---|"
     for k in data["keys"]:
-        yield f"| `{k['key']}` | {k['first_s']:.2f} | {1000 * k['from_cache_s']:.1f} | {1000 * k['new_process_s']:.1f} |"
+        yield f"| `{k['key']}` | {k['first_s']:.2f} | `{k['compiled_at']}` | {1000 * k['from_cache_s']:.1f} | {1000 * k['new_process_s']:.1f} |"
 
 
 def software_line(data):
