@@ -180,7 +180,7 @@ def check_table(data):
     yield f"`kvloom check --backend {data['backend']}`, seed {data['seed']}: {data['cases']} cases, {data['runs']} runs, {data['failed']} failed."
     for failure in data.get("failures", []):
         yield ""
-        yield f"`{failure['command']}`: {failure['shape']}: {failure['fault']}." + (f" {failure['since']}" if "since" in failure else "")
+        yield f"`{failure['command']}`: {failure['shape']}: {failure['fault']}."
 
 
 def variants_table(data):

@@ -29,8 +29,6 @@
 //   varies by 0.17 (simulated), and the bound leaves six times that.
 //   a row: (4e-3 ||ref|| + 6e-4 sqrt(dim) max|v scale|) growth, an eighth of it for f16: rounding errors are of the weights, not of the row, so
 //   a row whose values cancel keeps the error of what it cancelled
-//   With fused RoPE three times that, and where q is longer (q_gain) as much more as logits are: sqrt((1 + (1.33 gain)^2) / (1 + 1.33^2)), 1.7 for a gain
-//   of 2. Simulated, a perfect kernel in f16 comes to 0.49 of the bound at most (20,000 rows of 5 keys, of 36 0.41) with a gain of 1, with 2 to 0.54; without the factor to 0.92.
 //   LSE: 4e-6 (1 + |ref|), for the approximate exp2 and log2 of the hardware; with fused RoPE 2e-2 (bf16), 2.5e-3 (f16)
 #pragma once
 

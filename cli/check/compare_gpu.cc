@@ -15,13 +15,6 @@ struct Bounds {
 
 bool rounds_to_f16(const AttentionSpec& s) { return s.q_dtype == DType::f16 || is_fp8(s.kv_dtype); }
 
-/// What rounding rotated Q and K once more adds to a row grows with its logits, which are 1.33 q_gain large: the error of a perfect kernel in units of
-/// that with q_gain 1 (compare.h).
-double logits_share(double q_gain) {
-  constexpr double kLogit = 1.33;
-  return std::sqrt((1.0 + kLogit * kLogit * std::max(1.0, q_gain * q_gain)) / (1.0 + kLogit * kLogit));
-}
-
 /// Relative rounding of the output type, root mean square: what a perfect answer is off by.
 double output_rounding(DType t) { return t == DType::bf16 ? 1.7e-3 : t == DType::f16 ? 2.1e-4 : 0.0; }
 
@@ -46,7 +39,7 @@ Errors compare_gpu(const Case& c, const std::vector<float>& o, const std::vector
   Errors errors;
   const int64_t dim = c.spec.head_dim_vo, rows = c.total_tokens() * c.spec.num_qo_heads;
   const Bounds b = bounds_of(c, rows);
-  const double turned = c.spec.variant.rope.mode != RopeMode::none ? 3.0 * logits_share(c.q_gain) : 1.0;
+  const double turned = c.spec.variant.rope.mode != RopeMode::none ? 3.0 : 1.0;
   double square = 0.0, norm = 0.0, worst_growth = 1.0;
   RowFaults faults(c, errors);
   for (int64_t i = 0; i < rows; ++i) {
