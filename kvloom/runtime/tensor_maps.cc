@@ -23,7 +23,7 @@ uint64_t hash_of(const TensorMapShape& shape) {
 
 jit::CuResult tensor_map(decltype(jit::Driver::tensor_map_encode_tiled) encode, const TensorMapShape& shape, TensorMap& map) {
   static thread_local std::unique_ptr<Kept[]> kept;
-  if (kept == nullptr) kept = std::make_unique<Kept[]>(kPlaces);  // zeros: no tensor is of rank 5 and no size
+  if (kept == nullptr) kept = std::make_unique<Kept[]>(kPlaces);  // zeros, which are no shape: a tensor has a size
   Kept& place = kept[hash_of(shape) % kPlaces];
   if (std::memcmp(&place.shape, &shape, sizeof shape) == 0) {
     map = place.map;

@@ -1,4 +1,4 @@
-// Descriptions of tensors by the driver, kept: a step's layers are launched with the same ones time and again, and each takes the driver some 0.3 us.
+// Descriptions of tensors by the driver, kept: a step's layers are launched with the same ones time and again.
 #pragma once
 
 #include "kvloom/contract/attend_boxes.h"

@@ -19,7 +19,7 @@ TEST(Sha256, FieldsAreKeptApart) {
   EXPECT_EQ(Sha256().add("ab").add("c").hex(), sha256_hex("abc"));
 }
 
-// Of every length to some blocks and every way to cut it in two.
+// Of every length to some blocks, at once and in two parts.
 TEST(Sha256, InstructionsAndArithmeticAgree) {
   std::string text;
   for (int i = 0; i < 300; ++i) text += static_cast<char>(i * 37 + i / 7);
