@@ -21,7 +21,7 @@ concept HasKeep32 = requires(const Coord& c, const P& p) {
 /// keep32 in two steps: custom_mask.h.
 template <class V, class P>
 concept HasBegin32 = requires(const Coord& c, const P& p) {
-  V::end32(V::begin32(c, p), c, p);
+  V::begin32(c, p).word();
 };
 template <class V, class P>
 concept HasWeight = requires(float logit, const P& p) {
@@ -72,17 +72,11 @@ struct Compose {
     return (keep32_of<Parts>(c, p) & ...);
   }
 
-  /// The same in two steps, where one part alone masks.
+  /// The same in two steps (custom_mask.h), where one part alone masks.
   template <class P>
   requires((int(HasKeep<Parts, P>) + ...) == 1 && (HasBegin32<Parts, P> || ...)) KVLOOM_HD static auto begin32(const Coord& c, const P& p) {
     return Masking<P>::begin32(c, p);
   }
-  template <class P>
-  requires((int(HasKeep<Parts, P>) + ...) == 1 && (HasBegin32<Parts, P> || ...)) KVLOOM_HD static uint32_t
-      end32(const auto& bits, const Coord& c, const P& p) {
-    return Masking<P>::end32(bits, c, p);
-  }
-
   template <class P>
   requires(HasWeight<Parts, P> || ...) KVLOOM_HD static float weight(float logit, const P& p) {
     ((logit = weight_of<Parts>(logit, p)), ...);

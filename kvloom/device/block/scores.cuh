@@ -21,9 +21,9 @@ struct WarpKeys {
 
   /// Position of a key of the tile.
   __device__ __forceinline__ int32_t position(int32_t key) const { return pos ? part(pos, key)[key % part_keys] : pos0 + key; }
-  /// Kept keys of a row from `key` on: at least as many as a warp's scores have until the next word.
-  __device__ __forceinline__ uint32_t kept(int row, int32_t key) const {
-    return part(mask, key)[row * words + key % part_keys / 32] >> (key % part_keys % 32);
+  /// Kept keys of a row from `key` on that are those of lanes with lane % 4 = quad, in the lowest bits: at least as many as its scores have until the next word.
+  __device__ __forceinline__ uint32_t kept(int row, int32_t key, int quad) const {
+    return part(mask, key)[row * words + key % part_keys / 32] >> (8 * quad + key % part_keys % 32 / 4);
   }
 
  private:
@@ -33,11 +33,11 @@ struct WarpKeys {
   }
 };
 
-/// Keys key0 + 32 w .. of a row, bit i for key i; the lane's own are the bits 8 n + 2 (lane % 4) and the next.
-__device__ __forceinline__ uint32_t keep_word(const WarpKeys& keys, const KeptTokens& kept, int row, int w) {
+/// Of keys key0 + 32 w .. of a row those of the lane's scores that it keeps: bit 2 n + e for key 8 n + 2 quad + e.
+__device__ __forceinline__ uint32_t keep_bits(const WarpKeys& keys, const KeptTokens& kept, int row, int w, int quad) {
   const int32_t key = keys.key0 + 32 * w;
-  if (keys.mask) return keys.kept(row, key);
-  return kept.word(keys.token0 + key);
+  if (keys.mask) return keys.kept(row, key, quad);
+  return keys_of_lane(kept.word(keys.token0 + key), quad);
 }
 
 /// How scores become logits.
@@ -87,14 +87,14 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
   if constexpr (kLogits == Logits::hooked && has_logit<V>()) r = rows.row[row];
 #pragma unroll
   for (int w = 0; w < ceil_div(kKeyTiles, 4); ++w) {
-    uint32_t word = ~0u;
-    if constexpr (kCut) word = keep_word(keys, rows.kept[row], row, w) >> (2 * quad);
+    uint32_t kept = ~0u;
+    if constexpr (kCut) kept = keep_bits(keys, rows.kept[row], row, w, quad);
 #pragma unroll
     for (int n = 4 * w; n < min_of(4 * w + 4, kKeyTiles); ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = s[n][2 * h + e];
-        const bool keep = !kCut || (word >> ((n & 3) * 8 + e) & 1u);
+        const bool keep = !kCut || (kept >> ((n & 3) * 2 + e) & 1u);
         if constexpr (kLogits == Logits::squashed_near) {
           x = V::squash_near(x * by.hooks);
         } else if constexpr (kLogits == Logits::squashed) {

@@ -35,7 +35,7 @@ KVLOOM_HD constexpr bool has_keep() {
 }
 template <class V>
 KVLOOM_HD constexpr bool has_begin32() {
-  return requires(const Coord& c, const VariantParams& p) { V::end32(V::begin32(c, p), c, p); };
+  return requires(const Coord& c, const VariantParams& p) { V::begin32(c, p).word(); };
 }
 template <class V>
 KVLOOM_HD constexpr bool has_keep32() {
