@@ -119,7 +119,7 @@ struct PlanHeader {
   int32_t split_tokens;      // fixed_split: chunk length; items fold chunk by chunk and write a partial a chunk. 0: none
   int32_t total_tokens;      // query tokens of the step
   int32_t chunk_cap;         // heap: longest chunk, in tokens (of class 1 where the step has no class 0 work); 0 elsewhere
-  uint64_t graph_key;        // kernel classes and level shape: what a captured graph must match
+  uint64_t graph_key;        // kernel classes and level shape: what a captured graph must match, besides the kernel that runs the plan
   uint64_t cost_total;       // of all items
   uint64_t cost_max;         // of the most loaded CTA
   KernelClass classes[2];

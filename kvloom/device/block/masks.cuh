@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t keys_of_lane(uint32_t keys, int quad) { retu
 /// What is known of the keys that a warp copies of a tile, in shared memory.
 template <int kRows, int kWords>
 struct PartMask {
-  int32_t pos[32 * kWords];       // positions
+  int32_t pos[32 * kWords];       // positions, where mask_needs_positions()
   uint32_t word[kRows * kWords];  // [row][word]: kept keys, by lane
   uint32_t live[kWords];          // keys that some row keeps
   uint32_t full;                  // 1: every row keeps every key
@@ -31,6 +31,12 @@ struct PartMask {
 template <class V>
 __device__ __forceinline__ bool needs_masks(const RowGroup& g, const KeyRange& range) {
   return has_keep<V>() || g.kv_position != KvPosition::linear || (g.row_list >= 0 && range.left >= 0);
+}
+
+/// True if masks are made of the positions of keys one by one.
+template <class V>
+__device__ __forceinline__ bool mask_needs_positions(const RowGroup& g) {
+  return !has_begin32<V>() || g.kv_position != KvPosition::linear;
 }
 
 /// 32 keys of a list, the first of which is token `j`, and the row that is asked about them.
@@ -84,7 +90,7 @@ struct RowRuns {
   __device__ __forceinline__ int end(int run) const { return min_of(rows, (run + 1) * length - before); }
 };
 
-/// Fills `mask` for kKeys keys from list token `token0` on; its positions are there. Ends with a barrier of the warp.
+/// Fills `mask` for kKeys keys from list token `token0` on; its positions are there if they are needed. Ends with a barrier of the warp.
 template <class V, int kKeys, int kRows, int kWords>
 __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const Rows& rows,
                                                const RowRuns& runs, int kv_head, int32_t token0, PartMask<kRows, kWords>& mask) {
@@ -107,12 +113,12 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
     }
   };
   const int32_t token = token0 + 32 * w, *const pos = mask.pos + 32 * w;
+  const bool linear = group.kv_position == KvPosition::linear;
   static_assert(kRows * kWords <= 1024);
   uint32_t rest = ~0u;  // of the lane's words: those that are made one by one
   if constexpr (has_begin32<V>()) {
     constexpr int kTogether = clamp_to(kRows * kWords / 64, 1, 4);  // what there is for a lane, of rows in pairs
     const bool inside = token0 >= rows.hull->all_begin && token0 + 32 * kWords <= rows.hull->all_end;
-    const bool linear = group.kv_position == KvPosition::linear;
     if (linear) rest = 0;
 #pragma unroll 1
     for (int i0 = lane, n = 0; linear && i0 < count; i0 += 32 * kTogether, n += kTogether) {
@@ -138,8 +144,8 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
     if (!(rest & 1)) continue;
     const int first = runs.begin(i / kWords);
     uint32_t word = rows.kept[first].word(token) & kAll;  // no hook is asked of keys behind them
-    if (group.kv_position != KvPosition::linear) word = kept_by_position(p.range, rows.row[first], pos, word);
-    keep(i, kept_by_hook<V>(p, first_of_32(group, rows.row[first], kv_head, token, pos[0]), pos, word));
+    if (!linear) word = kept_by_position(p.range, rows.row[first], pos, word);
+    keep(i, kept_by_hook<V>(p, first_of_32(group, rows.row[first], kv_head, token, linear ? group.kv_pos0 + token : pos[0]), pos, word));
   }
 #pragma unroll
   for (int i = 0; i < kWords; ++i) {

@@ -31,7 +31,7 @@ struct Pass : KeyLoads<C, V> {
     tile.k = ptx::shared_address(Memory::kTurned ? m.turned : m.k[at.stage]) + lane_offset.k;
     tile.v = ptx::shared_address(m.v[at.stage]) + lane_offset.v;
     const auto* known = m.mask[slot(t, at)];
-    tile.keys = {&m.group, token, key0, kv_head, m.group.kv_pos0 + token, masked ? known->pos : nullptr, masked ? known->word : nullptr,
+    tile.keys = {&m.group, token, key0, kv_head, m.group.kv_pos0 + token, masked && m.group.kv_position != KvPosition::linear ? known->pos : nullptr, masked ? known->word : nullptr,
                  int32_t(sizeof *known), C.copy_rows(), C.part_words()};
     tile.rows = m.rows();
     tile.row0 = row0;

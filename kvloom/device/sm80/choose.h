@@ -20,7 +20,7 @@ struct UnitSpec {
 };
 
 /// Bytes of shared memory of a CTA, at most kSharedSlack too many (unit.cuh compares it with the real thing).
-inline constexpr int kSharedSlack = 512;
+inline constexpr int kSharedSlack = 256;
 KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s) {
   const int q_row = round_up(c.head_dim_qk * 2, 128), k_row = round_up(c.head_dim_qk * size_of(c.kv_dtype), 128),
             v_row = round_up(c.head_dim_vo * size_of(c.kv_dtype), 128);
@@ -32,7 +32,7 @@ KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s
   if (s.rotates_keys) bytes += c.head_dim_qk * 4;
   const int slots = c.own_keys() ? c.tiles_ahead() + 2 : c.stages;
   bytes += slots * c.parts() * 4 * (c.part_words() * (c.tile_rows + 33) + 1);  // masks
-  return bytes + c.tile_rows * 48 + c.stages * 16 + 640;
+  return bytes + c.tile_rows * 48 + c.stages * 16 + 576;
 }
 
 /// True if `ctas` CTAs fit an SM.

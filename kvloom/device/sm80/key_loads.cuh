@@ -37,11 +37,13 @@ struct KeyLoads {
   __device__ __forceinline__ void warp_make_mask(int slot, int32_t token) const {
     auto& mask = m.mask[slot][part()];
     const int32_t first = token + part() * C.copy_rows();
+    if (block::mask_needs_positions<V>(m.group)) {
 #pragma unroll
-    for (int i = lane(); i < 32 * C.part_words(); i += 32) {
-      mask.pos[i] = block::position_of<C.paged>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
+      for (int i = lane(); i < 32 * C.part_words(); i += 32) {
+        mask.pos[i] = block::position_of<C.paged>(args, m.group, clamp_to(first + i, walk.keys.begin, max_of(walk.keys.begin, walk.keys.end - 1)));
+      }
+      __syncwarp();
     }
-    __syncwarp();
     block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item.row_begin, m.item.row_count), kv_head, first, mask);
   }
   /// True if key `i` of this warp's part of the tile is kept by some row.

@@ -36,7 +36,7 @@ struct TeamRows {
   __device__ __forceinline__ block::WarpKeys keys_of(int32_t token) const {
     const auto& mask = m.mask[team * 4 + warp];
     const bool masked = kEdge && pass->masked;
-    return {&pass->group, token, 0, pass->kv_head, pass->group.kv_pos0 + token, masked ? mask.pos : nullptr, masked ? mask.word : nullptr, 0,
+    return {&pass->group, token, 0, pass->kv_head, pass->group.kv_pos0 + token, masked && pass->group.kv_position != KvPosition::linear ? mask.pos : nullptr, masked ? mask.word : nullptr, 0,
             C.tile_kv, C.tile_kv / 32};
   }
   /// What the warp's rows keep of the tile at `token`, where ranges don't say it.
@@ -44,11 +44,13 @@ struct TeamRows {
     auto& mask = m.mask[team * 4 + warp];
     const block::KeySpan& keys = pass->walk.keys;
     __syncwarp();
+    if (block::mask_needs_positions<V>(pass->group)) {
 #pragma unroll 1
-    for (int i = lane; i < C.tile_kv; i += 32) {
-      mask.pos[i] = block::position_of<C.paged>(args, pass->group, clamp_to(token + i, keys.begin, max_of(keys.begin, keys.end - 1)));
+      for (int i = lane; i < C.tile_kv; i += 32) {
+        mask.pos[i] = block::position_of<C.paged>(args, pass->group, clamp_to(token + i, keys.begin, max_of(keys.begin, keys.end - 1)));
+      }
+      __syncwarp();
     }
-    __syncwarp();
     const int count = clamp_to(pass->row_count - row0, 0, 16);
     block::warp_make_mask<V, C.tile_kv>(args.params.variant, pass->group, rows(),
                                         block::RowRuns::of<V>(args.group_size, pass->item.row_begin + pass->row_begin + row0, count), pass->kv_head, token,
@@ -76,18 +78,23 @@ struct TeamRows {
   }
 
   /// Values of keys that no row of the group keeps are whatever is there: zeros instead, before they are multiplied by weights of zero.
-  /// `tile`: where those of the tile at `token` are, shared memory.
+  /// `tile`: where those of the tile at `token` are, shared memory. With masks, warpgroups meet once a tile: a tile's words are read behind that, and
+  /// become zeros behind the next, before which all have read them and behind which the first is that writes them again.
   __device__ __forceinline__ void clear_dead_values(uint32_t tile, int32_t token) {
     const block::TileWalk& walk = pass->walk;
     if (!pass->masked && token >= walk.any_begin && token + C.tile_kv <= pass->seen_end) return;
     if (pass->masked) ptx::named_barrier_sync(kComputeBarrier, 128 * C.teams());  // all have said what they keep
     constexpr int kBlockChunks = VTile<C>::kBlockBytes / 16, kChunks = VTile<C>::kBlocks * kBlockChunks;
-    uint32_t live[C.tile_kv / 32];
+    if (const int word = int(threadIdx.x) - 128; pass->masked && word < C.tile_kv / 32) m.live[(masks_used + 2) % 3][word] = 0;
+    uint32_t live[C.tile_kv / 32], all = ~0u;
 #pragma unroll
     for (int w = 0; w < C.tile_kv / 32; ++w) {
       const int32_t key = token + 32 * w + lane;
       live[w] = pass->masked ? m.live[masks_used % 3][w] : __ballot_sync(0xffffffffu, key >= walk.keys.begin && walk.touches(key));
+      all &= live[w];
     }
+    if (pass->masked) ++masks_used;
+    if (all == ~0u) return;
     const int thread = int(threadIdx.x) & 127;
 #pragma unroll
     for (int i = 0; i < C.tile_kv * kChunks / 128; ++i) {
@@ -98,11 +105,7 @@ struct TeamRows {
       if (!(bits >> (r % 32) & 1u)) ptx::store_shared_16(tile + at, make_uint4(0, 0, 0, 0));
     }
     ptx::fence_shared_async();
-    if (!pass->masked) return ptx::named_barrier_sync(kTeamBarrier + team, 128);
-    // The words of the tile before this one: all have read them, and nobody writes them before the barrier.
-    if (const int word = int(threadIdx.x) - 128; word < C.tile_kv / 32) m.live[(masks_used + 2) % 3][word] = 0;
-    ptx::named_barrier_sync(kComputeBarrier, 128 * C.teams());
-    ++masks_used;
+    ptx::named_barrier_sync(kTeamBarrier + team, 128);
   }
 };
 

@@ -81,8 +81,10 @@ struct Warp {
     auto& mask = m.mask[warp];
     const block::KeySpan& keys = pass->walk.keys;
     __syncwarp();
-    mask.pos[lane] = block::position_of<C.paged>(args, pass->group, clamp_to(token + lane, keys.begin, max_of(keys.begin, keys.end - 1)));
-    __syncwarp();
+    if (block::mask_needs_positions<V>(pass->group)) {
+      mask.pos[lane] = block::position_of<C.paged>(args, pass->group, clamp_to(token + lane, keys.begin, max_of(keys.begin, keys.end - 1)));
+      __syncwarp();
+    }
     block::warp_make_mask<V, kStepKeys>(args.params.variant, pass->group, pass->rows(head),
                                            block::RowRuns::of<V>(args.group_size, pass->item.row_begin, pass->item.row_count),
                                            pass->kv_head + head, token, mask);
@@ -137,7 +139,7 @@ struct Warp {
                  0,
                  pass->kv_head + head,
                  pass->group.kv_pos0 + token,
-                 masked ? mask.pos : nullptr,
+                 masked && pass->group.kv_position != KvPosition::linear ? mask.pos : nullptr,
                  masked ? mask.word + (kMany ? row0 : 0) : nullptr,
                  0,
                  kStepKeys,
