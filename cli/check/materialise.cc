@@ -254,7 +254,8 @@ Capacity CaseData::capacity() const {
   return c;
 }
 
-void CaseData::reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread) const {
+void CaseData::reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread,
+                         std::vector<ref::Rounding>* rounding) const {
   std::vector<ref::Row> rows;
   for (int64_t t = 0; t < case_.total_tokens(); ++t) {
     for (int32_t h = 0; h < case_.spec.num_qo_heads; ++h) rows.push_back({int32_t(t), h});
@@ -262,8 +263,9 @@ void CaseData::reference(std::vector<double>& o, std::vector<double>& lse, std::
   o.assign(rows.size() * case_.spec.head_dim_vo, 0.0);
   lse.assign(rows.size(), 0.0);
   if (spread) spread->assign(rows.size(), 0.0);
+  if (rounding) rounding->assign(rows.size(), {});
   ref::attend_rows(case_.spec, batch_, params_, {rows.data(), int64_t(rows.size())}, o.data(), lse.data(),
-                   spread ? spread->data() : nullptr);
+                   spread ? spread->data() : nullptr, rounding ? rounding->data() : nullptr);
 }
 
 std::vector<double> CaseData::fp32_growth(const std::vector<double>& spread) const {

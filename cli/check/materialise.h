@@ -47,8 +47,9 @@ class CaseData {
   /// How much larger than ordinary the rounding of fp32 is in each (token, head); see compare.h. At least 1. `spread`: of reference().
   std::vector<double> fp32_growth(const std::vector<double>& spread = {}) const;
 
-  /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads]. `spread` (optional): of a user's hooks (ref/ref.h).
-  void reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread = nullptr) const;
+  /// REF for every (token, head): o [tokens, heads, head_dim_vo], lse [tokens, heads]. `spread`, `rounding` (optional): ref/ref.h.
+  void reference(std::vector<double>& o, std::vector<double>& lse, std::vector<double>* spread = nullptr,
+                 std::vector<ref::Rounding>* rounding = nullptr) const;
 
  private:
   void make_tables();

@@ -93,7 +93,7 @@ class CaseRun {
     tensors_ = data_.tensors();
     spoiled_ = spoil_inputs(options.sabotage, data_, spoiled_inputs_, batch_, tensors_) || spoiled_;
     std::vector<double> spread;
-    data_.reference(ref_o_, ref_lse_, &spread);
+    data_.reference(ref_o_, ref_lse_, &spread, options.gpu ? &rounding_ : nullptr);
     growth_ = data_.fp32_growth(spread);
     if (options.gpu) {
       workspace_ = std::make_unique<GpuWorkspace>(options.device);
@@ -130,7 +130,7 @@ class CaseRun {
     Output first;
     if (!run_once(engine, plan, schedule, result, first)) return;
     result.sabotaged = spoil_output(options_.sabotage, first.lse) || result.sabotaged;
-    const Errors e = options_.gpu ? compare_gpu(case_, first.o, first.lse, ref_o_, ref_lse_, growth_)
+    const Errors e = options_.gpu ? compare_gpu(case_, first.o, first.lse, ref_o_, ref_lse_, growth_, rounding_)
                                   : compare(case_, first.o, first.lse, ref_o_, ref_lse_, growth_);
     result.errors.whole = std::max(result.errors.whole, e.whole);
     result.errors.worst_row = std::max(result.errors.worst_row, e.worst_row);
@@ -212,6 +212,7 @@ class CaseRun {
   std::unique_ptr<SharedWorkspace> workspace_;
   std::unique_ptr<GpuTensors> on_gpu_;
   std::vector<double> ref_o_, ref_lse_, growth_;
+  std::vector<ref::Rounding> rounding_;
   std::string kernel_;  // of the moment
   Output fixed_;  // of the first schedule by fixed_split
 };

@@ -1,6 +1,7 @@
 #include "kvloom/ref/ref.h"
 
 #include "kvloom/ref/element.h"
+#include "kvloom/ref/rounding.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@ namespace kvloom::ref {
 namespace {
 
 constexpr double kRounding = 3.6e-7;  // six units of fp32 in the last place: of a score, and of what a hook makes of it
+constexpr double kStep = 1e-2;        // to find the derivative of a user's hook, which computes in fp32
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
 // Consecutive tokens of one list: [begin, end) count. The token j lies in list entry list_begin + j / page_size.
@@ -48,16 +50,19 @@ class Reference {
         pages_(batch.pages.given() ? batch.pages : params.pages),
         page_size_(spec.storage == Storage::ragged ? 1 : spec.page_size),
         rope_(spec.variant.rope, spec.head_dim_qk),
+        turned_(spec),
         q_(spec.head_dim_qk),
         k_(spec.head_dim_qk),
-        v_(spec.head_dim_vo) {
+        v_(spec.head_dim_vo),
+        o_by_s_(spec.head_dim_vo) {
     if (batch.groups.empty()) return;
     groups_of_token_.resize(batch.qo_indptr[batch.num_requests]);
     for (int64_t g = 0; g < batch.groups.size; ++g)
       for (const int32_t token : batch.groups[g].tokens) groups_of_token_[token].push_back(g);
   }
 
-  void attend(Row row, double* o, double& lse) {
+  void attend(Row row, double* o, double& lse, Rounding* rounding) {
+    wants_rounding_ = rounding != nullptr && variant_.rope.mode != RopeMode::none;
     kv_head_ = row.q_head / spec_.group_size();
     find_query(row);
     find_lists(row);
@@ -65,6 +70,7 @@ class Reference {
     rope_.rotate(int32_t(query_.pos), q_.data());
     score(row.q_head);
     combine(row.q_head, o, lse);
+    if (wants_rounding_) *rounding = turned_rounding(row.q_head, o, lse);
     if (user_ && user_->finish && !params_.bare_state) finish(row.q_head, o, lse);
   }
   // Of a weight relative to the row's largest: an absolute error of a logit is a relative one of its weight.
@@ -72,8 +78,10 @@ class Reference {
 
  private:
   struct Kept {
-    int64_t v_offset;  // elements from params.kv.v
-    double logit;      // a user's weight, where it has that hook
+    int64_t k_offset, v_offset;  // elements from params.kv.k and .v
+    int32_t pos;
+    double logit;  // a user's weight, where it has that hook
+    double by_score;  // its derivative by q.k
   };
 
   // kv_len of the row's own list; with a list for every KV head there are several.
@@ -130,8 +138,8 @@ class Reference {
     return (!r.causal || distance >= 0) && (r.left < 0 || distance <= r.left) && (r.right < 0 || -distance <= r.right);
   }
 
-  // A user's logit or weight of a score, and how far it moves with the rounding of the score and its own.
-  double hooked(double s, const Coord& c) {
+  // A user's logit or weight of a score, and how far it moves with the rounding of the score and its own; `by_score` is multiplied by its derivative.
+  double hooked(double s, const Coord& c, double& by_score) {
     const VariantParams& p = params_.variant;
     if (!user_ || !(user_->logit || user_->weight)) return s;
     const auto value = [&](double x) {
@@ -143,6 +151,7 @@ class Reference {
     spread_ = std::max({spread_, std::fabs(value(s + step) - at), std::fabs(value(s - step) - at)});
     spread_ = std::max(spread_, kRounding * std::fabs(at));
     largest_ = std::max(largest_, std::fabs(at));
+    if (wants_rounding_) by_score *= (value(s + kStep) - value(s - kStep)) / (2.0 * kStep);
     return at;
   }
 
@@ -172,15 +181,53 @@ class Reference {
         if (batch_.kv_position == KvPosition::page_id) pos = (pages_.given() ? pages_[entry] : entry) * page_size_ + slot;
         if (!keeps(q_head, pos, list.index0 + j)) continue;
         if (spec_.storage == Storage::paged) page = pages_[entry];
-        load_row(kv.k, spec_.kv_dtype, page * kv.k_page + slot * kv.k_token + kv_head_ * kv.k_head, spec_.head_dim_qk, k_.data());
-        rope_.rotate(int32_t(pos), k_.data());
+        const int64_t k_offset = page * kv.k_page + slot * kv.k_token + kv_head_ * kv.k_head;
+        load_key(k_offset, int32_t(pos));
         double s = factor * dot(q_.data(), k_.data(), spec_.head_dim_qk);
         s += slope * double(pos - query_.pos);
         if (cap > 0.0) s = cap * std::tanh(s / cap);
-        s = hooked(s, coord(q_head, pos, list.index0 + j));
-        kept_.push_back({page * kv.v_page + slot * kv.v_token + kv_head_ * kv.v_head, s});
+        double by_score = cap > 0.0 ? factor * (1.0 - s * s / (cap * cap)) : factor;
+        s = hooked(s, coord(q_head, pos, list.index0 + j), by_score);
+        kept_.push_back({k_offset, page * kv.v_page + slot * kv.v_token + kv_head_ * kv.v_head, int32_t(pos), s, by_score});
       }
     }
+  }
+
+  void load_key(int64_t offset, int32_t pos) {
+    load_row(params_.kv.k, spec_.kv_dtype, offset, spec_.head_dim_qk, k_.data());
+    rope_.rotate(pos, k_.data());
+  }
+
+  double v_scale() const {
+    const ScaleParams& scale = params_.variant.scale;
+    return scale.v_per_head ? scale.v_per_head[kv_head_] : scale.v;
+  }
+
+  // Of a row that is combined but not finished.
+  Rounding turned_rounding(int32_t q_head, const double* o, double lse) {
+    if (!std::isfinite(lse)) return {};
+    const bool weighed = user_ && user_->weight, sum = weighed || variant_.reduction == Reduction::sum;
+    double factor = 1.0, factor_by_lse = 0.0, lse_by_lse = 1.0;  // of the finished row
+    if (user_ && user_->finish && !params_.bare_state) {
+      const auto at = [&](double x) { return user_->finish(float(x), q_head, params_.variant); };
+      factor = at(lse).factor;
+      const RowFinish low = at(lse - kStep), high = at(lse + kStep);
+      if (!sum) factor_by_lse = (double(high.factor) - low.factor) / (2.0 * kStep), lse_by_lse = (double(high.lse) - low.lse) / (2.0 * kStep);
+    }
+    turned_.start(q_.data());
+    for (const Kept& key : kept_) {
+      double weight = 0.0, by_s = key.by_score;  // of the key; its derivative by the score, softmax: without what the others lose
+      if (!weighed) {
+        weight = sum ? 1.0 / (1.0 + std::exp(-(key.logit + double(variant_.sigmoid_bias)))) : std::exp(key.logit - lse);
+        by_s *= sum ? weight * (1.0 - weight) : weight;
+      }
+      load_key(key.k_offset, key.pos);
+      load_row(params_.kv.v, spec_.kv_dtype, key.v_offset, spec_.head_dim_vo, v_.data());
+      const double scale = v_scale(), lost = sum ? 0.0 : 1.0;
+      for (int32_t d = 0; d < spec_.head_dim_vo; ++d) o_by_s_[d] = by_s * (factor * (scale * v_[d] - lost * o[d]) + factor_by_lse * o[d]);
+      turned_.add(k_.data(), o_by_s_.data(), sum ? 0.0 : by_s * lse_by_lse);
+    }
+    return turned_.result();
   }
 
   void add_values(double weight, const Kept& key, double* o) {
@@ -189,8 +236,7 @@ class Reference {
   }
 
   void combine(int32_t q_head, double* o, double& lse) {
-    const ScaleParams& scale = params_.variant.scale;
-    const double v_scale = scale.v_per_head ? scale.v_per_head[kv_head_] : scale.v;
+    const double v_scale = this->v_scale();
     std::fill(o, o + spec_.head_dim_vo, 0.0);
     if (user_ && user_->weight) {
       lse = 0.0;
@@ -221,6 +267,7 @@ class Reference {
   const IndexView pages_;
   const int64_t page_size_;
   Rope rope_;
+  TurnedRounding turned_;
   std::vector<std::vector<int64_t>> groups_of_token_;  // explicit groups only
 
   // The row at hand.
@@ -229,16 +276,17 @@ class Reference {
   std::vector<KeyList> lists_;
   std::vector<Kept> kept_;
   double spread_ = 0.0, largest_ = 0.0;
-  std::vector<double> q_, k_, v_;
+  bool wants_rounding_ = false;
+  std::vector<double> q_, k_, v_, o_by_s_;
 };
 
 }  // namespace
 
 void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse,
-                 double* spread) {
+                 double* spread, Rounding* rounding) {
   Reference reference(spec, batch, params);
   for (int64_t i = 0; i < rows.size; ++i) {
-    reference.attend(rows[i], o + i * spec.head_dim_vo, lse[i]);
+    reference.attend(rows[i], o + i * spec.head_dim_vo, lse[i], rounding ? rounding + i : nullptr);
     if (spread) spread[i] = reference.spread();
   }
 }

@@ -14,6 +14,7 @@
 #include "kvloom/contract/params.h"
 #include "kvloom/contract/spec.h"
 #include "kvloom/contract/user_variant.h"
+#include "kvloom/ref/rounding.h"
 
 namespace kvloom::ref {
 
@@ -31,7 +32,8 @@ struct Row {
 /// page ids. A malformed batch is undefined behaviour: validating is the planner's duty. A user's parameters: params.variant.user.
 /// `spread` (optional) [rows.size]: how far a logit (sum: a weight, relative to the row's largest) moves where a score moves by its
 /// rounding in fp32, at most, and by the hook's own rounding; only a user's hooks are looked at.
+/// `rounding` (optional) [rows.size]: where RoPE is fused, what rounding turned Q and K to the type of Q moves the row by; else it stays as it is.
 void attend_rows(const AttentionSpec& spec, const Batch& batch, const AttendParams& params, Span<const Row> rows, double* o, double* lse,
-                 double* spread = nullptr);
+                 double* spread = nullptr, Rounding* rounding = nullptr);
 
 }  // namespace kvloom::ref
