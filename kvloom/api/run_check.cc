@@ -72,7 +72,7 @@ void take_pages(const PlanState& plan, const RunTensors& t, bool on_gpu, AttendP
 
 /// A pointer that a feature of the variant needs, and that nothing else may bring.
 void check_pointer(const void* p, bool wanted, const char* name, const char* feature) {
-  require(!wanted || p != nullptr, "run: {}: got a null pointer, wanted an array; {} needs it", name, feature);
+  require(!wanted || p != nullptr, "run: {}: got none, wanted an array; {} needs it", name, feature);
   require(wanted || p == nullptr, "run: {}: got an array, wanted none; without {} in the spec it would be ignored", name, feature);
 }
 

@@ -270,13 +270,13 @@ TEST(BadRun, WhatAVariantNeedsMustBeThere) {
     expect_refused({"", kInvalid, says, {}}, [&] { engine.run(plan, s.tensors); });
   };
   refused([](AttentionSpec& s) { s.variant.alibi = true; }, [](Step& s) { s.tensors.alibi_slopes = nullptr; },
-          "alibi_slopes: got a null pointer");
-  refused([](AttentionSpec& s) { s.variant.sink = true; }, [](Step& s) { s.tensors.sink = nullptr; }, "sink: got a null pointer");
+          "alibi_slopes: got none, wanted an array");
+  refused([](AttentionSpec& s) { s.variant.sink = true; }, [](Step& s) { s.tensors.sink = nullptr; }, "sink: got none, wanted an array");
   const auto mask = [](AttentionSpec& s) { s.variant.custom_mask = true; };
   refused(
-      mask, [](Step& s) { s.tensors.mask = nullptr; }, "mask: got a null pointer");
+      mask, [](Step& s) { s.tensors.mask = nullptr; }, "mask: got none, wanted an array");
   refused(
-      mask, [](Step& s) { s.tensors.mask_indptr = nullptr; }, "mask_indptr: got a null pointer");
+      mask, [](Step& s) { s.tensors.mask_indptr = nullptr; }, "mask_indptr: got none, wanted an array");
   // B32: 10 x 20 bits are 25 bytes.
   refused(
       mask, [](Step& s) { s.mask_indptr[1] = 24; }, "request 0: got 24 bytes of mask at 0, wanted 25 bytes for 10 query tokens x 20 keys");
@@ -284,7 +284,7 @@ TEST(BadRun, WhatAVariantNeedsMustBeThere) {
       mask, [](Step& s) { s.mask_indptr[2] = 26; }, "request 1: got 1 bytes of mask at 25, wanted 3 bytes");
   refused([](AttentionSpec& s) { s.variant.reduction = Reduction::sum; }, [](Step& s) { s.tensors.lse = s.lse; },
           "lse: got a tensor with reduction sum");
-  refused([](AttentionSpec&) {}, [](Step& s) { s.batch.kv_position = KvPosition::page_table; }, "page_pos: got a null pointer");
+  refused([](AttentionSpec&) {}, [](Step& s) { s.batch.kv_position = KvPosition::page_table; }, "page_pos: got none, wanted an array");
   refused([](AttentionSpec& s) { s.storage = Storage::ragged; }, [](Step& s) { s.tensors.k.shape[0] = 20; },
           "k, v: got 20 tokens, wanted at least 27");
   refused([](AttentionSpec& s) { s.storage = Storage::ragged; }, [](Step& s) { s.tensors.pages = IndexView(s.kv_len.data(), 2); },
