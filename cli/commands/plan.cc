@@ -83,6 +83,7 @@ void describe_step(const Arguments& a, Step& s) {
     const int64_t q = a.q_len[a.q_len.size() == 1 ? 0 : r];
     require(q >= 0 && q <= INT32_MAX, "plan: --q-len: request {}: got {}, wanted 0 to {}", r, q, INT32_MAX);
     require(a.kv_len[r] >= 0 && a.kv_len[r] <= INT32_MAX, "plan: --kv-len: request {}: got {}, wanted 0 to {}", r, a.kv_len[r], INT32_MAX);
+    require(!a.causal || q <= a.kv_len[r], "plan: --q-len: request {}: got {} new tokens and a --kv-len of {}, which counts them; wanted at least as many (or no --causal)", r, q, a.kv_len[r]);
     s.qo_indptr.push_back(s.qo_indptr.back() + q);
     s.kv_indptr.push_back(s.kv_indptr.back() + a.kv_len[r]);
   }

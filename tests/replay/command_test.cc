@@ -230,6 +230,15 @@ TEST(CommandLine, ListsOfNumbersHaveNoGaps) {
   EXPECT_TRUE(contains(few.err(), "--q-len: got 2 numbers, wanted 1 or as many as --kv-len has, 3")) << few.err();
 }
 
+// Under causal new tokens are keys, too: as `explain` has it. Without it queries may be of another text than the keys.
+TEST(CommandLine, PlanRefusesMoreNewTokensThanKeysUnderCausal) {
+  Tool causal({"plan", "--kv-len", "100,7", "--q-len", "100,8", "--causal"});
+  EXPECT_EQ(causal.wait(), 1);
+  EXPECT_TRUE(contains(causal.err(), "--q-len: request 1: got 8 new tokens and a --kv-len of 7, which counts them")) << causal.err();
+  Tool cross({"plan", "--kv-len", "100,7", "--q-len", "100,8"});
+  EXPECT_EQ(cross.wait(), 0) << cross.err();
+}
+
 TEST(CommandLine, PoliciesHaveOneSpelling) {
   const std::vector<std::string> commands[] = {{"plan", "--kv-len", "9"},
                                                {"explain", "--kv-len", "9", "--no-ceilings"},
