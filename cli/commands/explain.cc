@@ -7,6 +7,7 @@
 #include "cli/report/json_output.h"
 #include "cli/report/machine.h"
 #include "cli/report/text_output.h"
+#include "kvloom/api/gpu.h"
 #include "kvloom/api/kernels.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/thread_pool.h"
@@ -22,6 +23,16 @@ struct Arguments {
               kernel, variant, svg, json;
   bool no_ceilings = false;
 };
+
+/// Without a GPU there is nothing to choose for, unless its architecture is named.
+replay::Explanation explanation_of(const Arguments& a) {
+  try {
+    return replay::explain_step(a.options);
+  } catch (const Error& e) {
+    if (e.code() != ErrorCode::unsupported || a.backend != "cuda" || !a.arch.empty() || !gpus().empty()) throw;
+    fail(e.code(), "{}\n--arch sm_90a, or another, explains without a GPU", e.what());
+  }
+}
 
 int run(Arguments& a) {
   replay::ExplainOptions& o = a.options;
@@ -42,7 +53,7 @@ int run(Arguments& a) {
     ReadCeiling memory;
     o.ceilings = measure_ceilings(pool, memory, 3);
   }
-  const replay::Explanation e = replay::explain_step(o);
+  const replay::Explanation e = explanation_of(a);
   std::fputs(e.text.c_str(), a.json == "-" ? stderr : stdout);
   if (!a.svg.empty()) write_text("--svg", a.svg, e.svg);
   if (!a.json.empty()) write_json(a.json, e.json);
@@ -75,6 +86,7 @@ void add(CLI::App& c, int& exit_code) {
   c.add_option("--rope", a->rope, "RoPE fused into attention: none, interleaved, half_split (none: K is rotated at append)")
       ->check(one_of({"none", "interleaved", "half_split"}))
       ->capture_default_str();
+  c.add_flag("--mask", o.custom_mask, "A custom mask besides");
   c.add_option("--max-kv-tokens", o.max_kv_tokens, "Capacity of the engine, as a server sets it; default: this step's own")
       ->check(kPositive);
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();

@@ -97,12 +97,12 @@ std::string heading(const ExplainOptions& o, const Model& model, const Attention
   const bool changed = o.overrides.heads > 0 || o.overrides.kv_heads > 0 || o.overrides.head_dim > 0;
   const std::string dims = spec.head_dim_qk == spec.head_dim_vo ? fmt::format("{}", spec.head_dim_qk)
                                                                 : fmt::format("{} (K) and {} (V)", spec.head_dim_qk, spec.head_dim_vo);
-  return fmt::format("{}{}, layer {}: {} query heads, {} KV head{}, head dim {}{}\n  causal{}{}{}{}, q {}, KV {}, pages of {} tokens\n",
+  return fmt::format("{}{}, layer {}: {} query heads, {} KV head{}, head dim {}{}\n  causal{}{}{}{}{}, q {}, KV {}, pages of {} tokens\n",
                      model.name, changed ? " with heads or dims of the command line" : "", o.layer, spec.num_qo_heads, spec.num_kv_heads,
                      spec.num_kv_heads == 1 ? "" : "s", dims, model.v_in_k ? ", V within K (MLA)" : "",
                      left < 0 ? "" : fmt::format(", a window of {} keys", left + 1),
                      spec.variant.soft_cap > 0 ? fmt::format(", soft cap {:g}", spec.variant.soft_cap) : "",
-                     spec.variant.sink ? ", sinks" : "", o.rope != RopeMode::none ? ", fused RoPE" : "", name_of(spec.q_dtype),
+                     spec.variant.sink ? ", sinks" : "", o.custom_mask ? ", a custom mask" : "", o.rope != RopeMode::none ? ", fused RoPE" : "", name_of(spec.q_dtype),
                      name_of(spec.kv_dtype), o.page_size);
 }
 
@@ -114,6 +114,7 @@ Explanation explain_step(const ExplainOptions& o) {
   AttentionSpec spec = layer_spec(model, o.layer % model.kinds(), o.types, o.page_size);
   spec.variant.user = o.user;
   spec.variant.rope.mode = o.rope;
+  spec.variant.custom_mask = o.custom_mask;
   spec = with_user_variant(spec);
   const int64_t token_bytes = model.kv_elements() * size_of(o.types.kv);
   const StepTables tables(o);
@@ -157,7 +158,7 @@ Explanation explain_step(const ExplainOptions& o) {
       "least\n";
   out.text += "\n" + engine.explain() + "\n" + plan.explain();
   if (o.max_kv_tokens == 0 && engine.backend() == Backend::cuda)
-    out.text += "\nPlanned by an engine of this step's capacity; --max-kv-tokens N plans it as an engine of N tokens does.\n";
+    out.text += "\nPlanned by an engine of this step's capacity. One of more, as a server has, may take other CTAs and another launch: --max-kv-tokens N.\n";
   out.json = {{"model", model.name},
               {"layer", o.layer},
               {"kernel", engine.kernel_key()},

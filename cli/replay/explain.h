@@ -20,6 +20,7 @@ struct ExplainOptions {
   int32_t page_size = 16;
   int64_t max_kv_tokens = 0;       // capacity of the engine that plans; 0: the step's own
   RopeMode rope = RopeMode::none;  // fused into attention
+  bool custom_mask = false;        // which bits are set changes neither kernel nor plan
   EngineOptions engine;
   const UserVariant* user = nullptr;  // on top of the layer's own variant
   cli::Ceilings ceilings;             // of this machine; 0: the roof is not named

@@ -243,7 +243,7 @@ void Engine::run(const Plan& plan, const RunTensors& tensors, void* stream) {
 std::string Engine::explain() const {
   const api::EngineState& s = state();
   const api::Setup& setup = s.setup;
-  std::string text = runtime::explain_choice(setup.spec, setup.config, setup.own, setup.choice);
+  std::string text = runtime::explain_choice(setup.spec, s.capacity, setup.config, setup.own, setup.choice);
   if (setup.module != nullptr) {
     for (int i = 0; i < (setup.shares_kernels ? 3 : 4); ++i) {
       const auto& [name, e] = std::pair{runtime::AttendModule::kNames[i], setup.module->entries[i]};

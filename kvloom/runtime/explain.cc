@@ -57,9 +57,38 @@ std::string class_line(const char* name, const KernelClass& c) {
                         c.cost_per_item);
 }
 
+/// Why no plan of this engine looks for shared prefixes; "": plans do.
+std::string no_levels(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config) {
+  if (config.levels != LevelMode::automatic) return "options.levels is off";
+  if (config.policy == Policy::fixed_split) return "under fixed_split a request's bits must not depend on what it shares with others";
+  if (spec.storage != Storage::paged) return "ragged K and V have no page tables that could name the same pages";
+  if (capacity.max_level_rows >= 2) return "";
+  return kvloom::format("Capacity.max_level_rows is {}; to have them, set it to the query tokens of a step's requests that share", capacity.max_level_rows);
+}
+
+std::string levels_line(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const OwnSchedules& own) {
+  const std::string why_not = no_levels(spec, capacity, config);
+  if (!why_not.empty()) return "levels   shared prefixes are not looked for: " + why_not + "\n";
+  std::string text = kvloom::format("levels   prefixes that page tables share are read once where that saves at least {} tokens of reading", config.level_first_gain);
+  if (config.level_first_percent > 0) text += kvloom::format(", {} % of what the step reads", config.level_first_percent);
+  if (config.level_reader_gain > 0) text += kvloom::format(", and {} tokens for each request that shares", config.level_reader_gain);
+  if (!config.levels_beside_many) text += "; not beside requests of many rows";
+  if (config.cost_level_item > 0) {
+    text += kvloom::format("; where all requests have few rows, an item costs {} ns more then{}", config.cost_level_item, own.small_computes ? ", and attend_mixed runs the step" : "");
+  }
+  return text + "\n";
+}
+
+/// Of a family that has wgmma, where it does without; "": it has none, or uses it.
+std::string without_wgmma(const AttentionSpec& spec, const AttendKernel& kernel, bool fixed_split) {
+  if (kernel.gpu.by_warpgroups == nullptr || kernel.gpu.by_warpgroups(spec, fixed_split)) return "";
+  const char* why = fixed_split ? "fixed_split, where steps of all kinds must add up alike" : is_fp8(spec.kv_dtype) ? "fp8 K and V" : "fused RoPE";
+  return kvloom::format("products on mma.sync, in steps of many rows, too: family {} has no wgmma for {}\n", kernel.family, why);
+}
+
 }  // namespace
 
-std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& config, const OwnSchedules& own, const Choice& choice) {
+std::string explain_choice(const AttentionSpec& spec, const Capacity& capacity, const SchedulerConfig& config, const OwnSchedules& own, const Choice& choice) {
   const Candidate& winner = choice.winner();
   std::string text = kvloom::format("kernel   {}\n", winner.key);
   if (choice.on_gpu()) {
@@ -81,13 +110,9 @@ std::string explain_choice(const AttentionSpec& spec, const SchedulerConfig& con
     text += kvloom::format("steps of the memory class alone: {} CTAs\n", own.memory->num_ctas) + class_line("memory", own.memory->classes[0]);
   }
   if (own.compute) {
-    text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);
+    text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one; pages of 8, 16, 32, ... tokens are fetched by boxes, which is faster" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);
   }
-  if (config.cost_level_item > 0 && config.levels == LevelMode::automatic && spec.storage == Storage::paged && config.policy != Policy::fixed_split) {
-    text += kvloom::format("levels   prefixes that save {} tokens of reading for each request that reads them, all of them together {} and {} % of the step; {}of few rows alone: {} ns an item more{}\n",
-                           config.level_reader_gain, config.level_first_gain, config.level_first_percent,
-                           config.levels_beside_many ? "" : "none beside requests of many rows; ", config.cost_level_item, own.small_computes ? ", run by attend_mixed" : "");
-  }
+  text += levels_line(spec, capacity, config, own) + without_wgmma(spec, *winner.kernel, config.policy == Policy::fixed_split);
   text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), (own.compute ? *own.compute : config).classes[1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {
     text +=

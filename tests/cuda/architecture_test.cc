@@ -28,10 +28,10 @@ TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   EngineOptions second = options;
   second.kernel = "sm80";
   Engine small(spec, capacity, second);
-  EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small\n")) << small.plan(decode.batch).explain();
-  EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory\n")) << large.plan(decode.batch).explain();
-  EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute\n")) << large.plan(prefill.batch).explain();
-  EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed\n")) << large.plan(both.batch).explain();
+  EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small: items of few rows\n")) << small.plan(decode.batch).explain();
+  EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory: items of few rows\n")) << large.plan(decode.batch).explain();
+  EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute: items of many rows\n")) << large.plan(prefill.batch).explain();
+  EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed: items of few rows and of many\n")) << large.plan(both.batch).explain();
 }
 
 TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {
@@ -48,17 +48,50 @@ TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {
   EXPECT_TRUE(has(text("sm_99"), "planned for 132 SMs (a chip that is not known here: as H100, H200)")) << text("sm_99");
 }
 
-// What prefixes must save to become levels, by the family that would run them; nothing where none are looked for.
+// What prefixes must save to become levels, by the family that would run them; and why none are looked for.
 TEST_F(CudaEngine, ExplainSaysWhenPrefixesBecomeLevels) {
   EngineOptions options = cuda_options();
+  Capacity capacity = large();
+  capacity.max_level_rows = 200;
+  AttentionSpec spec = gpu_spec();
   const auto text = [&](const char* arch, const char* kernel, Policy policy) {
     options.cuda_arch = arch, options.kernel = kernel, options.policy = policy;
-    return Engine(gpu_spec(), large(), options).explain();
+    return Engine(spec, capacity, options).explain();
   };
-  EXPECT_TRUE(has(text("sm_90a", "sm90", Policy::automatic), "\nlevels   prefixes that save 300 tokens of reading for each request")) << text("sm_90a", "sm90", Policy::automatic);
-  EXPECT_TRUE(has(text("sm_90a", "sm90", Policy::automatic), "2400 ns an item more, run by attend_mixed\n"));
-  EXPECT_TRUE(has(text("sm_80", "sm80", Policy::automatic), "\nlevels   prefixes that save 600 tokens")) << text("sm_80", "sm80", Policy::automatic);
-  EXPECT_FALSE(has(text("sm_90a", "sm90", Policy::fixed_split), "\nlevels ")) << "they would hang on who shares";
+  const std::string sm90 = text("sm_90a", "sm90", Policy::automatic), sm80 = text("sm_80", "sm80", Policy::automatic), fixed = text("sm_90a", "sm90", Policy::fixed_split);
+  EXPECT_TRUE(has(sm90, "\nlevels   prefixes that page tables share are read once where that saves at least 2000 tokens of reading, 16 % of what the step reads, and 300 tokens for each request that shares; "
+                        "where all requests have few rows, an item costs 2400 ns more then, and attend_mixed runs the step\n")) << sm90;
+  EXPECT_TRUE(has(sm80, "and 600 tokens for each request that shares; not beside requests of many rows; ")) << sm80;
+  EXPECT_TRUE(has(fixed, "\nlevels   shared prefixes are not looked for: under fixed_split a request's bits must not depend on what it shares")) << fixed;
+  spec.storage = Storage::ragged, spec.page_size = 1;
+  const std::string ragged = text("sm_90a", "sm90", Policy::automatic);
+  EXPECT_TRUE(has(ragged, "are not looked for: ragged K and V have no page tables")) << ragged;
+  spec = gpu_spec(), options.levels = LevelMode::off;
+  const std::string off = text("sm_90a", "sm90", Policy::automatic);
+  EXPECT_TRUE(has(off, "are not looked for: options.levels is off\n")) << off;
+  options.levels = LevelMode::automatic, capacity.max_level_rows = 0;
+  const std::string no_room = text("sm_90a", "sm90", Policy::automatic);
+  EXPECT_TRUE(has(no_room, "are not looked for: Capacity.max_level_rows is 0; to have them, set it")) << no_room;
+}
+
+// Family sm90 runs these, but not as its name promises; and pages that no box fetches.
+TEST_F(CudaEngine, ExplainSaysWhatRunsSlower) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_90a", options.kernel = "sm90";
+  const auto text = [&](auto bend) {
+    AttentionSpec spec = gpu_spec();
+    bend(spec);
+    return Engine(spec, large(), options).explain();
+  };
+  const std::string plain = text([](AttentionSpec&) {}), rows = text([](AttentionSpec& s) { s.page_size = 3; });
+  EXPECT_FALSE(has(plain, "\nproducts ") || has(plain, "by boxes")) << plain;
+  EXPECT_TRUE(has(rows, "fetch rows one by one; pages of 8, 16, 32, ... tokens are fetched by boxes")) << rows;
+  const std::string fp8 = text([](AttentionSpec& s) { s.kv_dtype = DType::e4m3; }), rope = text([](AttentionSpec& s) { s.variant.rope.mode = RopeMode::half_split; });
+  EXPECT_TRUE(has(fp8, "\nproducts on mma.sync, in steps of many rows, too: family sm90 has no wgmma for fp8 K and V\n")) << fp8;
+  EXPECT_TRUE(has(rope, "family sm90 has no wgmma for fused RoPE\n")) << rope;
+  options.policy = Policy::fixed_split;
+  const std::string fixed = text([](AttentionSpec&) {});
+  EXPECT_TRUE(has(fixed, "family sm90 has no wgmma for fixed_split")) << fixed;
 }
 
 TEST_F(CudaEngine, AnArchitectureThatCanNotBeIsRefused) {

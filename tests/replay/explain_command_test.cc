@@ -1,5 +1,6 @@
 // `kvloom explain` as a user runs it.
 #include "tests/replay/tool.h"
+#include "tests/support/temporary_folder.h"
 
 #include <nlohmann/json.hpp>
 
@@ -48,6 +49,44 @@ TEST(ExplainCommand, TheCapacityOfTheEngineIsTheUsersToGive) {
     EXPECT_TRUE(j["step"]["roof"].is_null() && j["step"]["roof_us"].is_null());
     EXPECT_EQ(j["plan"]["num_ctas"], roomy ? 264 : 132);
   }
+}
+
+// What the text says of the plan is in the JSON, too: the launch, and why a prefix that was found is not read once.
+TEST(ExplainCommand, TheJsonHasLaunchAndNotes) {
+  for (const bool shared : {false, true}) {
+    Tool tool({"explain", "--backend", "cuda", "--arch", "sm_90a", "--kv-len", "4096,4096", "--shared-prefix", shared ? "160" : "0", "--json", "@/plan.json"});
+    EXPECT_EQ(tool.wait(), 0) << tool.err();
+    const nlohmann::json plan = nlohmann::json::parse(read_file(tool.file("plan.json")))["plan"];
+    EXPECT_EQ(plan["kernel"], "attend.sm90.bf16.d128.paged.causal");
+    EXPECT_EQ(plan["launch"], "attend_memory");
+    EXPECT_EQ(plan["notes"].is_null(), !shared) << plan["notes"];
+    if (!shared) continue;
+    const std::string notes = plan["notes"];
+    EXPECT_TRUE(contains(notes, "levels: 1 shared prefixes found, none taken") && contains(tool.out(), notes)) << notes;
+  }
+}
+
+TEST(ExplainCommand, SaysWhetherSharedPrefixesAreLookedFor) {
+  for (const char* levels : {"auto", "off"}) {
+    Tool tool({"explain", "--kv-len", "64", "--no-ceilings", "--levels", levels});
+    EXPECT_EQ(tool.wait(), 0) << tool.err();
+    const bool off = levels == std::string("off");
+    EXPECT_EQ(contains(tool.out(), "\nlevels   shared prefixes are not looked for: options.levels is off\n"), off) << tool.out();
+    EXPECT_EQ(contains(tool.out(), "\nlevels   prefixes that page tables share are read once where that saves at least 2000 tokens of reading\n"), !off) << tool.out();
+  }
+}
+
+TEST(ExplainCommand, AMaskIsPartOfTheKey) {
+  Tool tool({"explain", "--backend", "cuda", "--arch", "sm_90a", "--kv-len", "64", "--mask"});
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), ", a custom mask, q bf16") && contains(tool.out(), "\nkernel   attend.sm90.bf16.d128.paged.causal.mask\n")) << tool.out();
+}
+
+TEST(ExplainCommand, WithoutAGpuItNamesTheOptionThatNeedsNone) {
+  const Environment no_driver("KVLOOM_CUDA_DRIVER", "/nowhere/libcuda.so.1");
+  Tool tool({"explain", "--backend", "cuda", "--kv-len", "64"});
+  EXPECT_EQ(tool.wait(), 1);
+  EXPECT_TRUE(contains(tool.err(), "no NVIDIA driver") && contains(tool.err(), "\n--arch sm_90a, or another, explains without a GPU\n")) << tool.err();
 }
 
 TEST(ExplainCommand, RefusesLengthsThatDisagree) {
