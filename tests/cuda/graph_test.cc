@@ -23,17 +23,68 @@ TEST_F(GpuGraph, B68_LengthsAndSplitsChange) {
   EXPECT_LE(graph.captures, 2) << "only the step without queries may be of another kind";
 }
 
-TEST_F(GpuGraph, B69_TheSameTokensSpreadAnyWay) {
-  Engine engine(gpu_spec(), {8, 64, 4000, 0, 0}, cuda_options());
-  Step first = make_step({{8, 300}, {8, 64}, {8, 8}, {8, 90}, {8, 200}, {8, 40}, {8, 300}, {8, 100}});
-  Captured graph(engine, first);
-  const std::vector<std::vector<Request>> steps = {{{57, 90}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
-                                                   {{0, 5}, {0, 0}, {0, 8}, {0, 90}, {0, 20}, {0, 40}, {0, 30}, {64, 200}},
-                                                   {{8, 8}, {8, 640}, {8, 8}, {8, 9}, {8, 20}, {8, 40}, {8, 30}, {8, 10}}};
+// Layers of two kinds in one graph, as models have whose windows alternate: two engines, two plans.
+TEST_F(GpuGraph, B68_WindowsAndFullLayersTogether) {
+  AttentionSpec window = gpu_spec();
+  window.variant.range.left = 255;
+  const Capacity capacity = {4, 16, 40000, 0, 0};
+  Engine engines[2] = {{gpu_spec(), capacity, cuda_options()}, {window, capacity, cuda_options()}};
+  const std::vector<Request> captured = {{1, 4096}, {1, 1}, {1, 1}, {1, 1}};
+  Step largest = make_step({{4, 20000}});
+  GpuStep tensors[2] = {GpuStep(largest), GpuStep(largest)};
+  GpuStream stream(0);
+  Step first[2] = {make_step(captured), make_step(captured, window)};
+  Plan plans[2] = {engines[0].plan(first[0].batch), engines[1].plan(first[1].batch)};
+  const auto fit = [&](int i, const Step& s) {
+    RunTensors& t = tensors[i].tensors;
+    t.q.shape[0] = t.o.shape[0] = t.lse.shape[0] = s.qo_indptr.back();
+    t.k.shape[0] = t.v.shape[0] = s.tensors.k.shape[0];
+    t.pages.size = int64_t(s.pages.size());
+  };
+  for (int i = 0; i < 2; ++i) fit(i, first[i]), engines[i].upload(plans[i], stream.handle());
+  stream.begin_capture();
+  for (int i = 0; i < 2; ++i) engines[i].run(plans[i], tensors[i].tensors, stream.handle());
+  stream.end_capture();
+  const uint64_t keys[2] = {plans[0].graph_key(), plans[1].graph_key()};
+  const std::vector<std::vector<Request>> steps = {{{1, 300}, {1, 4096}, {1, 17}, {1, 2000}}, {{1, 5}, {1, 1}, {1, 9000}, {1, 256}}};
+  for (size_t n = 0; n < steps.size(); ++n) {
+    Step now[2] = {make_step(steps[n], gpu_spec(), uint32_t(n + 5)), make_step(steps[n], window, uint32_t(n + 5))};
+    for (int i = 0; i < 2; ++i) {
+      engines[i].replan(plans[i], now[i].batch);
+      ASSERT_EQ(plans[i].graph_key(), keys[i]);
+      tensors[i].refill(now[i]);
+      tensors[i].poison();
+      engines[i].upload(plans[i], stream.handle());
+    }
+    stream.launch();
+    stream.synchronize();
+    for (int i = 0; i < 2; ++i) expect_device_right(tensors[i], now[i], std::to_string(n) + (i == 0 ? ", full" : ", window"));
+  }
+}
+
+/// Replays of one captured graph, which is good for every step.
+void replay_all(Engine& engine, const std::vector<Request>& captured, const std::vector<std::vector<Request>>& steps, const std::string& what) {
+  Step largest = make_step({{64, 4000}, {0, 30000}}), first = make_step(captured);
+  Captured graph(engine, largest, first);
   for (size_t i = 0; i < steps.size(); ++i) {
     Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
-    graph.replay(s, std::to_string(i));
+    graph.replay(s, what + " " + std::to_string(i));
   }
+  EXPECT_EQ(graph.captures, 0) << what << ": a step of the same kind wants no other graph";
+}
+
+// As many tokens in all, of few rows, of many and of both: how they are spread decides how many tiles there are. The first step has few of them.
+TEST_F(GpuGraph, B69_TheSameTokensSpreadAnyWay) {
+  Engine engine(gpu_spec(), {8, 64, 4000, 0, 0}, cuda_options());
+  replay_all(engine, {{57, 300}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
+             {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {9, 30}, {1, 100}},
+              {{1, 8}, {20, 640}, {1, 8}, {9, 9}, {1, 20}, {22, 40}, {1, 30}, {9, 10}},
+              {{0, 8}, {0, 640}, {54, 155}, {9, 9}, {0, 20}, {1, 40}, {0, 30}, {0, 10}}},
+             "both");
+  replay_all(engine, {{0, 300}, {0, 64}, {0, 8}, {64, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
+             {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {10, 30}, {0, 100}}, {{32, 700}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {32, 33}}}, "many");
+  replay_all(engine, {{8, 300}, {8, 64}, {8, 8}, {8, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
+             {{{4, 90}, {4, 64}, {4, 8}, {4, 90}, {4, 20}, {4, 40}, {4, 30}, {4, 100}}, {{0, 5}, {8, 900}, {1, 700}, {7, 90}, {8, 8}, {8, 8}, {0, 30}, {0, 100}}}, "few");
 }
 
 TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
@@ -45,6 +96,17 @@ TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
   packed[0] = {64, 512};
   Step s = make_step(packed, gpu_spec(), 9);
   graph.replay(s, "packed");
+  EXPECT_EQ(graph.captures, 1) << "another kernel: the key has to say so";
+
+  // So many tokens that they stay few rows: the graph is the same. Likewise beside others.
+  std::vector<Request> few = decodes(8, 512), all = few;
+  for (Request& r : all) r.q_len = 0;
+  all[0].q_len = 8;
+  replay_all(engine, few, {all}, "few");
+  std::vector<Request> spread = decodes(52, 512), together = spread;
+  spread[0].q_len = 13, together[0].q_len = 0, together[1].q_len = 63;
+  for (size_t i = 3; i < together.size(); ++i) together[i].q_len = 0;
+  replay_all(engine, spread, {together}, "beside others");
 }
 
 TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {
@@ -56,6 +118,10 @@ TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {
     graph.replay(s, std::to_string(count));
   }
   EXPECT_EQ(graph.captures, 0);
+  Step none = make_step(decodes(0, 0));  // a step without work is of a kind of its own
+  graph.replay(none, "none");
+  Step again = make_step(decodes(17, 333), gpu_spec(), 17);
+  graph.replay(again, "17");
 }
 
 // Tokens that lie one after the other, in buffers as large as the capacity: what was captured says neither how many there are, nor where the
