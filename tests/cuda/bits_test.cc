@@ -136,39 +136,47 @@ TEST_F(GpuBits, B89_TheSameEveryTime) {
   gpu.set_spec(nullptr);
 }
 
-// B38, B39: pages whose offsets lie on either side of 2^31 elements and 2^32 bytes give the bits of pages at the front.
+// B38, B39: pages whose offsets lie on either side of 2^31 elements and 2^32 bytes give the bits of pages at the front: of both families, of steps
+// of few rows, of many and of both.
 TEST_F(GpuBits, B38_B39_PagesPastTwoToThe31) {
   if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU, and 9 GB of its memory; bugs/overflow_test.cc has the CPU's offsets";
-  Step s = make_step({{2, 300}, {1, 90}});
   const int64_t page = 16 * 2 * 64, page_bytes = page * 2;  // elements, bytes
   const int64_t edge = (int64_t(1) << 31) / page, pages = edge + 60;
   GpuBuffer k(0, pages * page_bytes), v(0, pages * page_bytes);
   k.fill(0xff), v.fill(0xff);
-  GpuStep g(s);
-  g.tensors.k = Tensor::dense(k.data(), DType::bf16, {pages, 16, 2, 64});
-  g.tensors.v = Tensor::dense(v.data(), DType::bf16, {pages, 16, 2, 64});
-  Engine engine(s.spec, large(), cuda_options());
-  std::vector<char> front;
-  for (const int64_t first : {int64_t(0), edge / 2 - 9, edge - 13, edge + 20}) {
-    std::vector<int32_t> ids(s.pages.size());
-    for (size_t i = 0; i < ids.size(); ++i) {
-      ids[i] = int32_t(first + int64_t(i));
-      k.upload(s.k.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
-      v.upload(s.v.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
+  const std::vector<Request> steps[] = {{{2, 300}, {1, 90}}, {{40, 300}, {70, 90}}, {{40, 300}, {1, 90}}};
+  for (const std::vector<Request>& requests : steps) {
+    Step s = make_step(requests);
+    GpuStep g(s);
+    g.tensors.k = Tensor::dense(k.data(), DType::bf16, {pages, 16, 2, 64});
+    g.tensors.v = Tensor::dense(v.data(), DType::bf16, {pages, 16, 2, 64});
+    for (const char* kernel : {"sm80", "sm90"}) {
+      if (kernel == std::string("sm90") && gpus()[0].arch != "sm_90a") continue;
+      EngineOptions options = cuda_options();
+      options.kernel = kernel;
+      Engine engine(s.spec, large(), options);
+      std::vector<char> front;
+      for (const int64_t first : {int64_t(0), edge / 2 - 9, edge - 13, edge + 20}) {
+        std::vector<int32_t> ids(s.pages.size());
+        for (size_t i = 0; i < ids.size(); ++i) {
+          ids[i] = int32_t(first + int64_t(i));
+          k.upload(s.k.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
+          v.upload(s.v.bytes.data() + int64_t(s.pages[i]) * page_bytes, page_bytes, ids[i] * page_bytes);
+        }
+        const GpuBuffer there = put(ids);
+        g.tensors.pages = IndexView(there.as<int32_t>(), int64_t(ids.size()));
+        Batch batch = s.batch;
+        batch.pages = IndexView(ids.data(), int64_t(ids.size()));
+        g.poison();
+        const Plan plan = engine.plan(batch);
+        engine.run(plan, g.tensors);
+        const std::vector<char> bits = bits_of(g, s);
+        if (first == 0) front = bits;
+        EXPECT_EQ(bits, front) << kernel << ", from page " << first;
+      }
+      expect_gpu_right(s, kernel);
     }
-    GpuBuffer there(0, int64_t(ids.size()) * 4);
-    there.upload(ids.data(), there.size());
-    g.tensors.pages = IndexView(there.as<int32_t>(), int64_t(ids.size()));
-    Batch batch = s.batch;
-    batch.pages = IndexView(ids.data(), int64_t(ids.size()));
-    g.poison();
-    const Plan plan = engine.plan(batch);
-    engine.run(plan, g.tensors);
-    const std::vector<char> bits = bits_of(g, s);
-    if (first == 0) front = bits;
-    EXPECT_EQ(bits, front) << first;
   }
-  expect_gpu_right(s);
 }
 
 // B41: ragged K and V of 4.3 million tokens, whose bytes and elements pass 2^32, and a second row of Q and O 2^31 elements behind the first. Through
@@ -227,9 +235,8 @@ TEST_F(GpuBits, B41_FourMillionKeysAndRowsPastTwoToThe31) {
 
 // B30: the bits of a mask pass 2^32. Rows on either side of bits 2^31 and 2^32, and the last, keep every other key of their window; all
 // others keep nothing.
-TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
-  if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU's speed; bugs/overflow_test.cc reads the same bits through CustomMask::keep32 on the CPU";
-  const int32_t q_len = 32768, kv_len = 131072, dim = 16, window = 7;
+void expect_rows_of_a_long_mask(const char* kernel, int32_t dim) {
+  const int32_t q_len = 32768, kv_len = 131072, window = 7;
   AttentionSpec spec = gpu_spec();
   spec.num_qo_heads = spec.num_kv_heads = 1;
   spec.head_dim_qk = spec.head_dim_vo = dim;
@@ -261,7 +268,9 @@ TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
   t.o = Tensor::dense(o_there.data(), DType::bf16, {q_len, 1, dim});
   t.mask = mask.as<uint8_t>();
   t.mask_indptr = indptr_there.as<int64_t>();
-  Engine engine(spec, {1, q_len, kv_len, 0, 0}, cuda_options());
+  EngineOptions options = cuda_options();
+  options.kernel = kernel;
+  Engine engine(spec, {1, q_len, kv_len, 0, 0}, options);
   const Plan plan = engine.plan(batch);
   engine.run(plan, t);
   gpu_synchronize(0);
@@ -273,13 +282,23 @@ TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
     for (int64_t j = 0; keeps && j <= window; j += 2) {
       double s = 0.0;
       for (int32_t d = 0; d < dim; ++d) s += double(at(q, i, 0, d)) * at(k, p - window + j, 0, d);
-      sum += weights[j] = std::exp(s / 4.0);
+      sum += weights[j] = std::exp(s / std::sqrt(double(dim)));
     }
     for (int32_t d = 0; d < dim; ++d) {
       double want = 0.0;
       for (int64_t j = 0; keeps && j <= window; j += 2) want += weights[j] / sum * at(v, p - window + j, 0, d);
       ASSERT_NEAR(at(o, i, 0, d), want, keeps ? 0.02 : 0.0) << "row " << i << ", dim " << d;
     }
+  }
+}
+
+TEST_F(GpuBits, B30_MaskBitsPastTwoToThe32) {
+  if (gpu.is_fake()) GTEST_SKIP() << "wants a GPU's speed; bugs/overflow_test.cc reads the same bits through CustomMask::keep32 on the CPU";
+  for (const auto& [kernel, dim] : {std::pair{"sm80", 16}, {"sm90", 64}}) {
+    if (kernel == std::string("sm90") && gpus()[0].arch != "sm_90a") continue;
+    SCOPED_TRACE(kernel);
+    expect_rows_of_a_long_mask(kernel, dim);
+    if (HasFatalFailure()) return;
   }
 }
 
