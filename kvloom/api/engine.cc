@@ -154,6 +154,7 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   char* block = nullptr;
   const plan::Planner& used = plan_block(state, batch, block);
   describe_step(setup.spec, view_plan(block), batch, check_pages, state.next_step);
+  if (!batch.groups.empty()) repeated_keys.check(setup.spec, batch, check_pages);
   state.next_step.notes = used.level_notes();
   const bool own_memory = setup.shares_kernels || &used == own_planner[0].get(), own_compute = setup.own.compute ? &used == own_planner[1].get() : !setup.own.all_compute_mixed;
   const bool levels = view_plan(block).header->num_levels > 1;

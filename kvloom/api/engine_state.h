@@ -3,6 +3,7 @@
 
 #include "kvloom/api/engine_setup.h"
 #include "kvloom/api/plan_state.h"
+#include "kvloom/api/repeated_keys.h"
 #include "kvloom/api/run_check.h"
 
 #include <memory>
@@ -22,6 +23,7 @@ struct EngineState {
   std::shared_ptr<ThreadPool> threads;          // CPU
   std::unique_ptr<runtime::CudaRunner> runner;  // GPU
   std::shared_ptr<PlanPool> plans = std::make_shared<PlanPool>();
+  RepeatedKeys repeated_keys;
   bool check_pages = true;
   bool timeline = false;
   std::unique_ptr<PointerCheck> pointers, host_pointers;  // GPU, where they are to be checked

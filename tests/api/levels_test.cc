@@ -73,6 +73,56 @@ TEST(Levels, ExplicitOnesGatherAnyRows) {
   expect_right(s);
 }
 
+// A key that two groups give a row would count twice. Keys at the same position in other pages are other keys (as above), and what a row does not see
+// does not count.
+TEST(Levels, AKeyThatARowHasTwiceIsRefused) {
+  Step s;
+  s.spec = small_spec();
+  s.spec.variant.range = {true, -1, -1};
+  s.requests = {{2, 100}, {2, 80}};
+  s.make();
+  for (int64_t i = 0; i < 4; ++i) s.pages[size_t(s.list_indptr[1] + i)] = s.pages[size_t(i)];  // 64 tokens that both requests have in the same pages
+  const std::vector<int32_t> both{0, 1, 2, 3}, own0{0, 1}, own1{2, 3};
+  const auto refusal = [&](AttentionSpec spec, const std::vector<LevelGroup>& groups, bool check_pages = true) {
+    Batch batch = s.batch;
+    batch.groups = {groups.data(), int64_t(groups.size())};
+    EngineOptions options = few_ctas();
+    options.check_pages = check_pages;
+    Capacity capacity = s.capacity();
+    capacity.max_level_rows = 8;
+    Engine engine(spec, capacity, options);
+    try {
+      engine.plan(batch);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  const LevelGroup shared = {0, 0, 0, 64, 0, 0, -1, {both.data(), 4}}, rest0 = {1, 4, 0, 36, 64, 64, -1, {own0.data(), 2}},
+                   rest1 = {1, s.list_indptr[1], 64, 80, 0, 0, -1, {own1.data(), 2}};
+  EXPECT_EQ(refusal(s.spec, {shared, rest0, rest1}), "");
+
+  LevelGroup early0 = rest0, early1 = rest1;
+  early0.list_begin = 3, early0.kv_end = 52, early0.kv_pos0 = early0.kv_index0 = 48;  // the same entries of the table
+  early1.kv_begin = 0;                                                              // other entries with the same pages
+  const std::string entries = refusal(s.spec, {shared, early0, rest1}), pages = refusal(s.spec, {shared, rest0, early1});
+  EXPECT_EQ(entries.rfind("plan: groups[0], groups[1]: query token 0: both have the key at position 48, which would count twice", 0), 0u) << entries;
+  EXPECT_EQ(pages.rfind("plan: groups[0], groups[2]: query token 2: both have the key at position 0,", 0), 0u) << pages;
+  EXPECT_NE(refusal(s.spec, {shared, early0, rest1}, false), "") << "entries are compared without reading any";
+  EXPECT_EQ(refusal(s.spec, {shared, rest0, early1}, false), "") << "and ids are not read";
+
+  AttentionSpec window = s.spec;
+  window.variant.range.left = 10;  // token 2 is at 78
+  EXPECT_EQ(refusal(window, {shared, rest0, early1}), "");
+  window.variant.range.left = 15;
+  EXPECT_NE(refusal(window, {shared, rest0, early1}).find("position 63"), std::string::npos);
+  early1.kv_pos0 = early1.kv_index0 = 1;  // the same pages, at other positions
+  EXPECT_EQ(refusal(s.spec, {shared, rest0, early1}), "");
+  LevelGroup head0 = shared, head1 = early0;
+  head0.kv_head = 0, head1.kv_head = 1;
+  EXPECT_EQ(refusal(s.spec, {head0, head1}), "");
+}
+
 /// A contiguous range of the keys of a ragged step, as a step of its own. Positions stay those of the whole.
 void run_part(const Step& whole, int32_t begin, int32_t end, Array& o, Array& lse, bool bare) {
   AttentionSpec spec = whole.spec;
