@@ -310,6 +310,47 @@ TEST(DoctorCommand, ACacheThatCanNotBeWrittenIsNotOk) {
   EXPECT_TRUE(contains(doctor.out(), "/dev/null is not a folder; ")) << doctor.out();
 }
 
+// Each is named, with what to do, and what works without it.
+TEST(DoctorCommand, DriverAndCompilerThatAreMissing) {
+  const Environment driver("KVLOOM_CUDA_DRIVER", "/nowhere/libcuda.so.1"), nvrtc("KVLOOM_NVRTC", "/nowhere"), compiler("KVLOOM_CXX", "/nowhere/g++");
+  Tool doctor({"doctor", "--json", "@/findings.json"});
+  EXPECT_EQ(doctor.wait(), 0) << doctor.err();
+  int missing = 0;
+  const nlohmann::json report = nlohmann::json::parse(read_file(doctor.file("findings.json")));
+  for (const nlohmann::json& f : report["findings"]) {
+    const std::string what = f["what"], remedy = f["remedy"];
+    const bool ok = f["ok"];
+    const auto says = [&](const char* word) { return contains(remedy, word); };
+    if (what == "cuda driver") {
+      ++missing;
+      EXPECT_TRUE(!ok && says("no NVIDIA driver") && says("/nowhere/libcuda.so.1") && says("the CPU backend carries on")) << remedy;
+    }
+    if (what == "kernel compiler") {
+      ++missing;
+      EXPECT_TRUE(!ok && says("no NVRTC") && says("KVLOOM_NVRTC") && says("kernels that are in the cache run without it")) << remedy;
+    }
+    if (what == "c++ compiler") {
+      ++missing;
+      EXPECT_TRUE(!ok && says("KVLOOM_CXX names /nowhere/g++") && says("only variants of your own want it")) << remedy;
+    }
+  }
+  EXPECT_EQ(missing, 3);
+  Tool runs({"check", "--cases", "2"});
+  EXPECT_EQ(runs.wait(), 0) << runs.err();
+}
+
+TEST(DoctorCommand, ADriverThatIsTooOld) {
+  const Environment driver("KVLOOM_CUDA_DRIVER", KVLOOM_OLD_DRIVER);
+  Tool doctor({"doctor"});
+  EXPECT_EQ(doctor.wait(), 0) << doctor.err();
+  EXPECT_TRUE(contains(doctor.out(), "the NVIDIA driver is too old: got one for CUDA 11.2 ") && contains(doctor.out(), "wanted 11.8 or newer; update the driver")) << doctor.out();
+  Tool check({"check", "--backend", "cuda", "--cases", "2"});
+  EXPECT_EQ(check.wait(), 1);
+  EXPECT_TRUE(contains(check.err(), "too old: got one for CUDA 11.2 ")) << check.err();
+  Tool cpu({"check", "--cases", "2"});
+  EXPECT_EQ(cpu.wait(), 0) << cpu.err();
+}
+
 TEST(ReplayCommand, AGpuThatIsNotThereIsOneError) {
   Tool tool({"replay", "--backend", "cuda", "--device", "1000"});
   EXPECT_EQ(tool.wait(), 1);
