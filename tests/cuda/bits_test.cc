@@ -100,39 +100,49 @@ TEST_F(GpuBits, PagesOfAnySizeAndNone) {
 
 // B90: every length, the automatic schedule.
 TEST_F(GpuBits, B90_EveryLength) {
-  Engine engine(gpu_spec(), {2, 2, 4000, 0, 0}, cuda_options());
   const int32_t step_by = gpu.is_fake() ? 37 : 1;
-  for (int32_t kv_len = 1; kv_len <= 1100; kv_len += step_by) {
-    Step s = make_step({{1, kv_len}, {1, 1101 - kv_len}}, gpu_spec(), uint32_t(kv_len));
-    GpuStep g(s);
-    g.poison();
-    const Plan plan = engine.plan(s.batch);
-    engine.run(plan, g.tensors);
-    expect_device_right(g, s, std::to_string(kv_len));
-    if (HasFailure()) break;
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    EngineOptions options = cuda_options();
+    options.kernel = kernel;
+    Engine engine(gpu_spec(), {2, 2, 4000, 0, 0}, options);
+    for (int32_t kv_len = 1; kv_len <= 1100; kv_len += step_by) {
+      Step s = make_step({{1, kv_len}, {1, 1101 - kv_len}}, gpu_spec(), uint32_t(kv_len));
+      GpuStep g(s);
+      g.poison();
+      const Plan plan = engine.plan(s.batch);
+      engine.run(plan, g.tensors);
+      expect_device_right(g, s, std::string(kernel) + ", " + std::to_string(kv_len));
+      if (HasFailure()) return;
+    }
   }
 }
 
-// B89: the same bits fifty times, at the largest head dim.
+// B89: the same bits fifty times, at the largest head dim of both families, and at 512.
 TEST_F(GpuBits, B89_TheSameEveryTime) {
-  AttentionSpec spec = gpu_spec();
-  spec.num_qo_heads = 16;
-  spec.head_dim_qk = spec.head_dim_vo = 256;
-  gpu.add_kernel(spec);
-  gpu.set_spec(&spec);
-  Step s = make_step({{129, 129}, {3, 513}}, spec);
-  Engine engine(spec, s.capacity(), cuda_options());
-  GpuStep g(s);
-  const Plan plan = engine.plan(s.batch);
-  std::vector<char> first;
-  for (int i = 0; i < (gpu.is_fake() ? 2 : 50); ++i) {
-    g.poison();
-    engine.run(plan, g.tensors);
-    const std::vector<char> bits = bits_of(g, s);
-    if (i == 0) first = bits;
-    ASSERT_EQ(bits, first) << i;
+  for (const auto& [kernel, dim] : {std::pair{"sm90", 256}, {"sm80", 256}, {"sm80", 512}}) {
+    if (kernel == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    AttentionSpec spec = gpu_spec();
+    spec.num_qo_heads = 16;
+    spec.head_dim_qk = spec.head_dim_vo = dim;
+    gpu.add_kernel(spec);
+    gpu.set_spec(&spec);
+    EngineOptions options = cuda_options();
+    options.kernel = kernel;
+    Step s = make_step({{129, 129}, {3, 513}}, spec);
+    Engine engine(spec, s.capacity(), options);
+    GpuStep g(s);
+    const Plan plan = engine.plan(s.batch);
+    std::vector<char> first;
+    for (int i = 0; i < (gpu.is_fake() ? 2 : 50); ++i) {
+      g.poison();
+      engine.run(plan, g.tensors);
+      const std::vector<char> bits = bits_of(g, s);
+      if (i == 0) first = bits;
+      ASSERT_EQ(bits, first) << kernel << ", d" << dim << ", " << i;
+    }
+    expect_gpu_right(s, kernel);
   }
-  expect_gpu_right(s);
   gpu.set_spec(nullptr);
 }
 

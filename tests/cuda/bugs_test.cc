@@ -279,5 +279,50 @@ TEST_F(GpuBugs, B83_E4m3IsMoreAccurateThanE5m2) {
   }
 }
 
+// What a launch would read past, it never sees: rows, types, lengths and scales that can't be, and a mask that is missing. (The size of a mask stands in the
+// device's memory: there nobody looks.)
+TEST_F(GpuBugs, B32_B63_B64_B65_B82_WhatCanNotBeIsRefused) {
+  AttentionSpec spec = gpu_spec(), masked = gpu_spec(), fp8 = gpu_spec();
+  masked.variant.custom_mask = true;
+  fp8.kv_dtype = DType::e4m3;
+  for (const AttentionSpec& s : {spec, masked, fp8}) add_kernel_of(s);
+  const auto refusal = [&](const AttentionSpec& of, auto change) {
+    Step s = make_step({{4, 40}}, of);
+    Engine engine(of, s.capacity(), cuda_options());
+    GpuStep g(s);
+    g.poison();
+    const Plan plan = engine.plan(s.batch);
+    change(g.tensors);
+    std::string text;
+    try {
+      engine.run(plan, g.tensors);
+    } catch (const Error& e) {
+      text = e.what();
+    }
+    g.download(s);
+    for (int64_t i = 0; i < s.o.count(); ++i) EXPECT_TRUE(std::isnan(s.o.get(i))) << "something ran: " << text;
+    return text;
+  };
+  for (const int64_t rows : {3, 5}) {
+    const std::string q = refusal(spec, [&](RunTensors& t) { t.q.shape[0] = rows; }), o = refusal(spec, [&](RunTensors& t) { t.o.shape[0] = rows; });
+    EXPECT_TRUE(has(q, "run: q: ") && has(q, std::to_string(rows)) && has(q, "4")) << q;
+    EXPECT_TRUE(has(o, "run: o: ") && has(o, std::to_string(rows)) && has(o, "4")) << o;
+  }
+  const std::string cache = refusal(fp8, [](RunTensors& t) { t.k.dtype = t.v.dtype = DType::bf16; }), query = refusal(spec, [](RunTensors& t) { t.q.dtype = DType::f16; });
+  EXPECT_TRUE(has(cache, "run: k: ") && has(cache, "bf16") && has(cache, "e4m3")) << cache;
+  EXPECT_TRUE(has(query, "run: q: ") && has(query, "f16") && has(query, "bf16")) << query;
+  const std::string scale = refusal(spec, [](RunTensors& t) { t.scale.k = 3.0f; });
+  EXPECT_TRUE(has(scale, "run: scale.k: got 3 with bf16, wanted 1")) << scale;
+  EXPECT_TRUE(has(refusal(masked, [](RunTensors& t) { t.mask = nullptr; }), "run: mask: got none"));
+  EXPECT_TRUE(has(refusal(masked, [](RunTensors& t) { t.mask_indptr = nullptr; }), "run: mask_indptr: got none"));
+
+  Step s = make_step({{1, 40}, {1, 50}}, spec);
+  Engine engine(spec, s.capacity(), cuda_options());
+  const int32_t negative[] = {40, -1};
+  Batch batch = s.batch;
+  batch.kv_len = IndexView(negative, 2);
+  EXPECT_TRUE(has(error_of([&] { engine.plan(batch); }, ErrorCode::invalid_argument), "plan: kv_len: request 1: got -1"));
+}
+
 }  // namespace
 }  // namespace kvloom::test

@@ -62,6 +62,29 @@ TEST_F(GpuEngine, B79_B80_CallersWorkspaceAndItsExactSize) {
   void* at = host.data() + 256 - reinterpret_cast<uintptr_t>(host.data()) % 256;
   EXPECT_TRUE(has(error_of([&] { Engine(s.spec, large(), cuda_options(), {at, bytes}); }, ErrorCode::invalid_argument), "host memory"));
   Engine engine(s.spec, large(), cuda_options(), {block.data(), bytes});
+  // Steps of few rows, of many and of both, by both families, one after another: each finds what another, or nobody, left.
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    EngineOptions options = cuda_options();
+    options.kernel = kernel;
+    options.policy = Policy::stream;
+    options.num_ctas = 7;
+    const int64_t wanted = Engine::workspace_size(s.spec, large(), options);
+    GpuBuffer shared(0, wanted);
+    shared.fill(0xff);
+    Engine next(s.spec, large(), options, {shared.data(), wanted});
+    const std::vector<Request> steps[] = {{{1, 900}, {1, 800}}, {{100, 1500}, {60, 900}}, {{1, 1700}, {70, 900}}, {{1, 900}, {1, 800}}, {{1, 1700}, {70, 900}}, {{100, 1500}, {60, 900}}};
+    for (size_t i = 0; i < std::size(steps); ++i) {
+      if (i == 3) shared.fill(0xff);
+      Step step = make_step(steps[i], s.spec, uint32_t(i + 1));
+      GpuStep g(step);
+      g.poison();
+      const Plan plan = next.plan(step.batch);
+      EXPECT_GT(plan.view().units.size, 0) << i << ": nothing is cut, nothing is kept in between";
+      next.run(plan, g.tensors);
+      expect_device_right(g, step, std::string(kernel) + ", step " + std::to_string(i));
+    }
+  }
   GpuStep g(s);
   g.poison();
   const Plan plan = engine.plan(s.batch);

@@ -1,6 +1,7 @@
 // Block-sparse matrices on a GPU: batches are made and planned from host arrays, page ids go to the device, and the answer is that of the
 // same matrix written out as a mask.
 #include "kvloom/api/ops.h"
+#include "kvloom/base/math.h"
 #include "kvloom/ref/ref.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/support/one_request.h"
@@ -145,13 +146,91 @@ TEST_F(GpuSparse, BlocksOfOneSize) {
                 written_out(std::vector<int32_t>(kRows, kBlockRows), std::vector<int32_t>(kCols, kBlockCols), map.data()), false, "bsr");
 }
 
-TEST_F(GpuSparse, B36_AMatrixAHead) {
+TEST_F(GpuSparse, AMatrixAHead) {
   const std::vector<int32_t> rows{10, 30, 24, 20, 20, 24}, cols{16, 48, 32, 32, 32, 32};  // two heads of three
   const std::vector<uint8_t> map = {1, 0, 1, 0, 1, 1, 0, 0, 0, 0, 1, 0, 1, 1, 1, 1, 0, 0};
   std::vector<uint8_t> keep = written_out({10, 30, 24}, {16, 48, 32}, map.data());
   const std::vector<uint8_t> second = written_out({20, 20, 24}, {32, 32, 32}, map.data() + 9);
   keep.insert(keep.end(), second.begin(), second.end());
   expect_matrix(gpu, variable_bsr_batch(span(rows), span(cols), map.data(), 2), 64, 96, keep, true, "a matrix a head");
+}
+
+// 48 KV heads x 768 block rows = 36864 lists, more than a table of 32768 has.
+TEST_F(GpuSparse, B36_ManyHeadsTimesManyBlockRows) {
+  const int32_t heads = 48, rows = 768, ps = 8, num_pages = 40;
+  AttentionSpec spec = gpu_spec(), kernel = gpu_spec();
+  kernel.variant.range.causal = spec.variant.range.causal = false;
+  spec.num_qo_heads = spec.num_kv_heads = heads;
+  spec.page_size = ps;
+  const int64_t dim = spec.head_dim_qk;
+  gpu.add_kernel(kernel);
+  gpu.set_spec(&spec);
+  std::mt19937 random(36);
+  std::vector<int32_t> qo_indptr(rows + 1), kv_len(size_t(heads * rows)), starts(kv_len.size() + 1), pages(kv_len.size()), q_pos0(rows, 0);
+  std::iota(qo_indptr.begin(), qo_indptr.end(), 0);
+  std::iota(starts.begin(), starts.end(), 0);
+  for (size_t l = 0; l < kv_len.size(); ++l) kv_len[l] = int32_t(l % 9), pages[l] = int32_t(random() % num_pages);
+  Array q(DType::bf16, {rows, heads, dim}), k(DType::bf16, {num_pages, ps, heads, dim}), v(DType::bf16, {num_pages, ps, heads, dim}), o(DType::bf16, {rows, heads, dim}),
+      lse(DType::f32, {rows, heads});
+  q.normal(1), k.normal(2), v.normal(3);
+  Batch batch;
+  batch.num_requests = rows;
+  batch.qo_indptr = IndexView(qo_indptr.data(), rows + 1);
+  batch.kv_len = IndexView(kv_len.data(), int64_t(kv_len.size()));
+  batch.list_indptr = IndexView(starts.data(), int64_t(starts.size()));
+  batch.pages = IndexView(pages.data(), int64_t(pages.size()));
+  batch.lists_per_kv_head = true;
+  batch.q_pos0 = q_pos0.data();
+  const GpuBuffer q_there = put(q.bytes), k_there = put(k.bytes), v_there = put(v.bytes), pages_there = put(pages);
+  GpuBuffer o_there(0, int64_t(o.bytes.size())), lse_there(0, int64_t(lse.bytes.size()));
+  RunTensors t;
+  t.q = Tensor::dense(q_there.data(), DType::bf16, {rows, heads, dim});
+  t.k = Tensor::dense(k_there.data(), DType::bf16, {num_pages, ps, heads, dim});
+  t.v = Tensor::dense(v_there.data(), DType::bf16, {num_pages, ps, heads, dim});
+  t.o = Tensor::dense(o_there.data(), DType::bf16, {rows, heads, dim});
+  t.lse = Tensor::dense(lse_there.data(), DType::f32, {rows, heads});
+  t.pages = IndexView(pages_there.as<int32_t>(), int64_t(pages.size()));
+  AttendParams params;
+  params.q = q.bytes.data();
+  params.q_token = heads * dim;
+  params.q_head = dim;
+  params.kv = {k.bytes.data(), v.bytes.data(), ps * heads * dim, heads * dim, dim, ps * heads * dim, heads * dim, dim, num_pages};
+  params.pages = batch.pages;
+  for (const char* family : {"sm80", "sm90"}) {
+    if (family == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    EngineOptions options = cuda_options();
+    options.kernel = family;
+    Engine engine(spec, {rows, rows, rows * 9, 0, 0}, options);
+    o_there.fill(0xff), lse_there.fill(0xff);
+    const Plan plan = engine.plan(batch);
+    EXPECT_GE(plan.view().items.size, heads * rows - int64_t(kv_len.size()) / 9);  // lists with keys; those without may be written together
+    engine.run(plan, t);
+    gpu_synchronize(0);
+    o_there.download(o.bytes.data(), o_there.size());
+    lse_there.download(lse.bytes.data(), lse_there.size());
+    for (int64_t i = 0; i < lse.count(); ++i) {  // of every list; a NaN is what nobody wrote
+      if (kv_len[size_t(i)] == 0) {
+        ASSERT_EQ(lse.get(i), neg_inf()) << family << ", list " << i;
+      } else {
+        ASSERT_TRUE(std::isfinite(lse.get(i))) << family << ", list " << i;
+      }
+    }
+    for (int32_t i = 0; i < 500; ++i) {
+      const ref::Row row{int32_t(random() % rows), int32_t(random() % heads)};
+      std::vector<double> want(size_t(dim), 0.0);
+      double want_lse = 0.0, square = 0.0, norm = 0.0;
+      ref::attend_rows(spec, batch, params, {&row, 1}, want.data(), &want_lse);
+      if (std::isinf(want_lse)) continue;
+      ASSERT_NEAR(at(lse, row.token, row.q_head), want_lse, 4e-6 * (1.0 + std::fabs(want_lse))) << family << ", row " << row.token << ", head " << row.q_head;
+      for (int64_t d = 0; d < dim; ++d) {
+        const double g = at(o, row.token, row.q_head, d);
+        square += (g - want[size_t(d)]) * (g - want[size_t(d)]);
+        norm += want[size_t(d)] * want[size_t(d)];
+      }
+      ASSERT_LE(std::sqrt(square), 4e-3 * std::sqrt(norm)) << family << ", row " << row.token << ", head " << row.q_head;
+    }
+  }
+  gpu.set_spec(nullptr);
 }
 
 }  // namespace

@@ -11,8 +11,8 @@ using GpuStreams = GpuEngine;
 
 /// A step with its engine, stream and plan, and the bits that it has when it runs alone.
 struct Lane {
-  Lane(std::vector<Request> requests, uint32_t seed, const Capacity& capacity)
-      : step(make_step(std::move(requests), gpu_spec(), seed)), engine(gpu_spec(), capacity, cuda_options()), stream(0), tensors(step) {}
+  Lane(std::vector<Request> requests, uint32_t seed, const Capacity& capacity, const EngineOptions& options = cuda_options())
+      : step(make_step(std::move(requests), gpu_spec(), seed)), engine(gpu_spec(), capacity, options), stream(0), tensors(step) {}
   void run() {
     const Plan plan = engine.plan(step.batch);
     engine.run(plan, tensors.tensors, stream.handle());
@@ -26,6 +26,21 @@ struct Lane {
   GpuStream stream;
   GpuStep tensors;
 };
+
+/// f(lane, what): steps of few rows, of many and of both, each on every family that the GPU runs. Lengths end inside pages and tiles.
+template <class F>
+void on_every_kernel(const FakeGpu& gpu, F&& f) {
+  const std::vector<Request> steps[] = {{{1, 13}, {2, 300}, {1, 1000}, {1, 1}}, {{11, 17}, {40, 333}, {12, 34}, {50, 300}}, {{1, 13}, {7, 300}, {40, 333}, {1, 1}, {11, 17}, {1, 1000}}};
+  for (const char* kernel : {"sm80", "sm90"}) {
+    if (kernel == std::string("sm90") && !gpu.is_fake() && gpus()[0].arch != "sm_90a") continue;
+    for (size_t i = 0; i < std::size(steps); ++i) {
+      EngineOptions options = cuda_options();
+      options.kernel = kernel;
+      Lane lane(steps[i], 3, large(), options);
+      f(lane, std::string(kernel) + ", step " + std::to_string(i));
+    }
+  }
+}
 
 std::vector<Request> lane_requests(int i) { return {{1, 200 + 37 * i}, {3, 60}, {i % 5, 40 + i}, {1, 1000 - 20 * i}}; }
 
@@ -169,19 +184,20 @@ TEST_F(GpuStreams, TwoPlansOfOneEngineInFlight) {
 
 // B14: what stands in slots that hold no token never changes a bit.
 TEST_F(GpuStreams, B14_UnusedSlotsMayHoldAnything) {
-  Lane lane({{1, 13}, {7, 300}, {40, 333}, {1, 1}}, 3, large());
-  lane.tensors.poison();
-  lane.run();
-  const std::vector<char> with_nan = lane.bits();  // make_step() left NaN there
-  expect_gpu_right(lane.step);
-  for (Array* cache : {&lane.step.k, &lane.step.v}) {
-    for (int64_t i = 0; i < cache->count(); ++i) {
-      if (std::isnan(cache->get(i))) cache->set(i, 0.0f);
+  on_every_kernel(gpu, [](Lane& lane, const std::string& what) {
+    lane.tensors.poison();
+    lane.run();
+    const std::vector<char> with_nan = lane.bits();  // make_step() left NaN there
+    expect_gpu_right(lane.step, what);
+    for (Array* cache : {&lane.step.k, &lane.step.v}) {
+      for (int64_t i = 0; i < cache->count(); ++i) {
+        if (std::isnan(cache->get(i))) cache->set(i, 0.0f);
+      }
     }
-  }
-  lane.tensors.refill(lane.step);
-  lane.run();
-  EXPECT_EQ(lane.bits(), with_nan);
+    lane.tensors.refill(lane.step);
+    lane.run();
+    EXPECT_EQ(lane.bits(), with_nan) << what;
+  });
 }
 
 constexpr const char* kPoisonText = R"(// test.poison
@@ -197,18 +213,19 @@ extern "C" __global__ void poison_shared(unsigned long long word) {
 TEST_F(GpuStreams, B17_SharedMemoryFullOfNan) {
   gpu.add_program({"test.poison", kPoisonText});
   GpuProgram poison(0, "test.poison", kPoisonText);
-  Lane lane({{11, 17}, {11, 12}, {11, 15}, {11, 11}, {11, 18}, {12, 34}, {1, 1000}, {50, 300}}, 3, large());
-  lane.tensors.poison();
-  lane.run();
-  const std::vector<char> clean = lane.bits();
-  expect_gpu_right(lane.step);
-  for (int i = 0; i < 5; ++i) {
-    unsigned long long word = ~0ull;
-    poison.launch("poison_shared", uint32_t(gpus()[0].num_sms) * 8, 256, {&word}, lane.stream);
+  on_every_kernel(gpu, [&](Lane& lane, const std::string& what) {
     lane.tensors.poison();
     lane.run();
-    EXPECT_EQ(lane.bits(), clean);
-  }
+    const std::vector<char> clean = lane.bits();
+    expect_gpu_right(lane.step, what);
+    for (int i = 0; i < 3; ++i) {
+      unsigned long long word = ~0ull;
+      poison.launch("poison_shared", uint32_t(gpus()[0].num_sms) * 8, 256, {&word}, lane.stream);
+      lane.tensors.poison();
+      lane.run();
+      EXPECT_EQ(lane.bits(), clean) << what;
+    }
+  });
 }
 
 }  // namespace
