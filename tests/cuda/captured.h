@@ -10,7 +10,8 @@ class Captured {
  public:
   Captured(Engine& engine, Step& largest) : Captured(engine, largest, largest) {}
   /// The step that is captured has tensors of its own size.
-  Captured(Engine& engine, Step& largest, Step& first) : engine_(engine), stream_(0), tensors_(largest), plan_(engine.plan(first.batch)) {
+  Captured(Engine& engine, Step& largest, Step& first)
+      : engine_(engine), stream_(0), tensors_(largest), pool_(largest.spec.storage == Storage::paged ? largest.tensors.k.shape[0] : -1), plan_(engine.plan(first.batch)) {
     fit(first);
     capture();
   }
@@ -46,8 +47,10 @@ class Captured {
     t.v.shape[0] = s.tensors.v.shape[0];
     if (t.pages.given()) t.pages.size = int64_t(s.pages.size());
   }
+  /// With the whole pool of pages, as callers have to.
   void capture() {
     engine_.upload(plan_, stream_.handle());
+    if (pool_ >= 0) tensors_.tensors.k.shape[0] = tensors_.tensors.v.shape[0] = pool_;
     stream_.begin_capture();
     engine_.run(plan_, tensors_.tensors, stream_.handle());
     stream_.end_capture();
@@ -57,6 +60,7 @@ class Captured {
   Engine& engine_;
   GpuStream stream_;
   GpuStep tensors_;
+  int64_t pool_;  // pages; -1: there are none
   Plan plan_;
   uint64_t key_ = 0;
 };
