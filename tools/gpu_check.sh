@@ -4,6 +4,7 @@
 # toolkit or a Python package); the tests read tests/cases and examples/variants: run it from the source tree, or beside copies of those two.
 # compute-sanitizer is run where it is installed; the Python package's tests where PYTHON (default python3) has it, torch and pytest; generate
 # (generate_batch of transformers, tokens a second) where it has transformers.
+# RESULTS=NAME: what check, replay and bench measured goes to benchmarks/results/NAME_*.json, too, and docs/PERFORMANCE.md is made anew of all files there.
 # STEPS (default: all, in this order: doctor warm tests python generate check variants sanitize replay bench), CASES, SEED, TIMEOUT, REPLAY and BENCH (arguments) may be
 # set. Exit status 1 if any step failed.
 set -uo pipefail
@@ -98,4 +99,10 @@ wanted replay && LINES_SHOWN=60 step replay "$kvloom" replay --backend cuda ${RE
 # shellcheck disable=SC2086
 wanted bench && LINES_SHOWN=200 step bench "$kvloom" bench --backend cuda ${BENCH:-} --json "$out/bench.json"
 [ "$KVLOOM_CACHE_DIR" = "$out/cache" ] && rm -rf "$out/cache"
+if [ -n "${RESULTS:-}" ]; then
+  for name in check replay bench; do
+    if wanted "$name" && [ -s "$out/$name.json" ]; then cp "$out/$name.json" "$here/benchmarks/results/${RESULTS}_$name.json"; fi
+  done
+  step page python3 "$here/tools/performance_page.py"
+fi
 exit $bad
