@@ -134,16 +134,8 @@ struct Warp {
     sm80::TileView<S> tile;
     tile.k = ptx::shared_address(m.k[at.at]) + uint32_t(head * Memory::kHeadK) + lane_k;
     tile.v = values + lane_v;
-    tile.keys = {&pass->group,
-                 token,
-                 0,
-                 pass->kv_head + head,
-                 pass->group.kv_pos0 + token,
-                 masked && pass->group.kv_position != KvPosition::linear ? mask.pos : nullptr,
-                 masked ? mask.word + (kMany ? row0 : 0) : nullptr,
-                 0,
-                 kStepKeys,
-                 1};
+    tile.keys = {&pass->group, token, 0, pass->kv_head + head, pass->group.kv_pos0 + token,
+                 masked && pass->group.kv_position != KvPosition::linear ? mask.pos : nullptr, masked ? mask.word + (kMany ? row0 : 0) : nullptr, 0, kStepKeys, 1};
     tile.rows = rows();
     tile.row0 = 0;
     tile.turns = nullptr;
