@@ -18,23 +18,23 @@ struct CustomMask {
   KVLOOM_HD static uint32_t keep32(const Coord& c, const P& p) {
     Bits32 bits = begin32(c, p);
     if (bits.partial) read_bytes(bits.half, p, c.request, Line(c, p).at);
-    return bits.word();
+    return bits.word() & ~low_bits(-c.kv_index);
   }
 
   /// What keep32 reads, asked for, so that several may be on their way.
   struct Bits32 {
     uint32_t half[2];  // eight bytes from a multiple of 4 on
     uint32_t skipped;  // of these bits stand before the first key's; at most 31
-    uint32_t there;    // keys that the mask has
-    bool partial;      // some of the eight are not the request's: none was asked for, keep32 knows how
+    uint32_t there;    // keys that stand before the end of the row
+    bool partial;      // some of the eight are not the request's, or keys not the row's: none was asked for, keep32 knows how
 
     KVLOOM_HD uint32_t word() const { return uint32_t((uint64_t(half[1]) << 32 | half[0]) >> skipped) & there; }
   };
   template <class P>
   KVLOOM_HD static Bits32 begin32(const Coord& c, const P& p) {
     const Line line(c, p);
-    const uint32_t there = low_bits(line.columns - c.kv_index) & ~low_bits(-c.kv_index);
-    const bool inside = line.at >= p.mask_indptr[c.request] && line.at + 8 <= p.mask_indptr[c.request + 1];
+    const uint32_t there = low_bits(line.columns - c.kv_index);
+    const bool inside = c.kv_index >= 0 && line.at >= p.mask_indptr[c.request] && line.at + 8 <= p.mask_indptr[c.request + 1];
     Bits32 bits{{0, 0}, line.skipped, there, there != 0 && !inside};
     if (there != 0 && inside) {
 #if defined(__CUDA_ARCH__)

@@ -62,9 +62,9 @@ TEST_F(GpuGraph, B68_WindowsAndFullLayersTogether) {
 }
 
 /// Replays of one captured graph, which is good for every step.
-void replay_all(Engine& engine, const std::vector<Request>& captured, const std::vector<std::vector<Request>>& steps, const std::string& what) {
+void replay_all(Engine& engine, const std::shared_ptr<GpuStream>& stream, const std::vector<Request>& captured, const std::vector<std::vector<Request>>& steps, const std::string& what) {
   Step largest = make_step({{64, 4000}, {0, 30000}}), first = make_step(captured);
-  Captured graph(engine, largest, first);
+  Captured graph(engine, largest, first, stream);
   for (size_t i = 0; i < steps.size(); ++i) {
     Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
     graph.replay(s, what + " " + std::to_string(i));
@@ -75,21 +75,23 @@ void replay_all(Engine& engine, const std::vector<Request>& captured, const std:
 // As many tokens in all, of few rows, of many and of both: how they are spread decides how many tiles there are. The first step has few of them.
 TEST_F(GpuGraph, B69_TheSameTokensSpreadAnyWay) {
   Engine engine(gpu_spec(), {8, 64, 4000, 0, 0}, cuda_options());
-  replay_all(engine, {{57, 300}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
+  const auto stream = std::make_shared<GpuStream>(0);
+  replay_all(engine, stream, {{57, 300}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
              {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {9, 30}, {1, 100}},
               {{1, 8}, {20, 640}, {1, 8}, {9, 9}, {1, 20}, {22, 40}, {1, 30}, {9, 10}},
               {{0, 8}, {0, 640}, {54, 155}, {9, 9}, {0, 20}, {1, 40}, {0, 30}, {0, 10}}},
              "both");
-  replay_all(engine, {{0, 300}, {0, 64}, {0, 8}, {64, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
+  replay_all(engine, stream, {{0, 300}, {0, 64}, {0, 8}, {64, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
              {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {10, 30}, {0, 100}}, {{32, 700}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {32, 33}}}, "many");
-  replay_all(engine, {{8, 300}, {8, 64}, {8, 8}, {8, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
+  replay_all(engine, stream, {{8, 300}, {8, 64}, {8, 8}, {8, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
              {{{4, 90}, {4, 64}, {4, 8}, {4, 90}, {4, 20}, {4, 40}, {4, 30}, {4, 100}}, {{0, 5}, {8, 900}, {1, 700}, {7, 90}, {8, 8}, {8, 8}, {0, 30}, {0, 100}}}, "few");
 }
 
 TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
   Engine engine(gpu_spec(), {64, 64, 64 * 512, 0, 0}, cuda_options());
   Step first = make_step(decodes(64, 512));
-  Captured graph(engine, first);
+  const auto stream = std::make_shared<GpuStream>(0);
+  Captured graph(engine, first, first, stream);
   std::vector<Request> packed = decodes(64, 200);
   for (Request& r : packed) r.q_len = 0;
   packed[0] = {64, 512};
@@ -101,11 +103,11 @@ TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
   std::vector<Request> few = decodes(8, 512), all = few;
   for (Request& r : all) r.q_len = 0;
   all[0].q_len = 8;
-  replay_all(engine, few, {all}, "few");
+  replay_all(engine, stream, few, {all}, "few");
   std::vector<Request> spread = decodes(52, 512), together = spread;
   spread[0].q_len = 13, together[0].q_len = 0, together[1].q_len = 63;
   for (size_t i = 3; i < together.size(); ++i) together[i].q_len = 0;
-  replay_all(engine, spread, {together}, "beside others");
+  replay_all(engine, stream, spread, {together}, "beside others");
 }
 
 TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {

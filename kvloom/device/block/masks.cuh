@@ -15,6 +15,8 @@ __device__ __forceinline__ uint32_t keys_by_lane(uint32_t keys) {  // a matrix o
   swapped = (keys >> 6 ^ keys) & 0x00cc00ccu;
   return keys ^ swapped ^ swapped << 6;
 }
+/// `bits` is no multiple of 32.
+__device__ __forceinline__ uint32_t rotate_right(uint32_t x, int bits) { return x >> (bits & 31) | x << (32 - (bits & 31)); }
 /// The byte of keys_by_lane() that is this lane's, in the lowest bits; what is above them is no key.
 __device__ __forceinline__ uint32_t keys_of_lane(uint32_t keys, int quad) { return ((keys >> 2 * quad) & 0x03030303u) * 0x00041041u >> 18; }
 
@@ -22,7 +24,7 @@ __device__ __forceinline__ uint32_t keys_of_lane(uint32_t keys, int quad) { retu
 template <int kRows, int kWords>
 struct PartMask {
   int32_t pos[32 * kWords];       // positions, where mask_needs_positions()
-  uint32_t word[kRows * kWords];  // [row][word]: kept keys, by lane
+  uint32_t word[kRows * kWords];  // [row][word]: kept keys
   uint32_t live[kWords];          // keys that some row keeps
   uint32_t full;                  // 1: every row keeps every key
 };
@@ -90,8 +92,9 @@ struct RowRuns {
   __device__ __forceinline__ int end(int run) const { return min_of(rows, (run + 1) * length - before); }
 };
 
-/// Fills `mask` for kKeys keys from list token `token0` on; its positions are there if they are needed. Ends with a barrier of the warp.
-template <class V, int kKeys, int kRows, int kWords>
+/// Fills `mask` for kKeys keys from list token `token0` on, words by lane if kByLane; its positions are there if they are needed. Ends with a barrier of
+/// the warp.
+template <class V, int kKeys, bool kByLane, int kRows, int kWords>
 __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const RowGroup& group, const Rows& rows,
                                                const RowRuns& runs, int kv_head, int32_t token0, PartMask<kRows, kWords>& mask) {
   static_assert(32 % kWords == 0);
@@ -102,7 +105,7 @@ __device__ __forceinline__ void warp_make_mask(const VariantParams& p, const Row
   const auto keep = [&](int i, uint32_t word) {
     live |= word;
     full &= word;
-    word = keys_by_lane(word);
+    if constexpr (kByLane) word = keys_by_lane(word);
     const int end = runs.end(i / kWords);
 #pragma unroll 1
     for (int r = runs.begin(i / kWords); r < end; r += 4) {

@@ -7,6 +7,7 @@ namespace kvloom::block {
 
 /// Keys of a warp's scores.
 struct WarpKeys {
+  static constexpr bool kByLane = false;
   const RowGroup* group;
   int32_t token0;          // list token of the tile's first key
   int32_t key0;            // of the warp's first key in the tile
@@ -21,10 +22,11 @@ struct WarpKeys {
 
   /// Position of a key of the tile.
   __device__ __forceinline__ int32_t position(int32_t key) const { return pos ? part(pos, key)[key % part_keys] : pos0 + key; }
-  /// Kept keys of a row from `key` on that are those of lanes with lane % 4 = quad, in the lowest bits: at least as many as its scores have until the next word.
-  __device__ __forceinline__ uint32_t kept(int row, int32_t key, int quad) const {
-    return part(mask, key)[row * words + key % part_keys / 32] >> (8 * quad + key % part_keys % 32 / 4);
-  }
+  /// Kept keys of a row from `key` on: at least as many as a warp's scores have until the next word.
+  __device__ __forceinline__ uint32_t kept(int row, int32_t key) const { return word(row, key) >> (key % part_keys % 32); }
+
+ protected:
+  __device__ __forceinline__ uint32_t word(int row, int32_t key) const { return part(mask, key)[row * words + key % part_keys / 32]; }
 
  private:
   template <class T>
@@ -33,11 +35,24 @@ struct WarpKeys {
   }
 };
 
-/// Of keys key0 + 32 w .. of a row those of the lane's scores that it keeps: bit 2 n + e for key 8 n + 2 quad + e.
-__device__ __forceinline__ uint32_t keep_bits(const WarpKeys& keys, const KeptTokens& kept, int row, int w, int quad) {
+/// The same with words by lane (masks.cuh).
+struct LaneKeys : WarpKeys {
+  static constexpr bool kByLane = true;
+  /// From bit 1 on.
+  __device__ __forceinline__ uint32_t kept_of_lane(int row, int32_t key, int quad) const { return rotate_right(word(row, key), 8 * quad + key % part_keys % 32 / 4 - 1); }
+};
+
+/// Of keys key0 + 32 w .. of a row those of the lane's scores that it keeps: of key 8 n + 2 quad + e bit 8 n + e, by lane 2 n + e + 1 (bit 0 takes two
+/// instructions to become a predicate).
+template <class Keys>
+__device__ __forceinline__ uint32_t keep_bits(const Keys& keys, const KeptTokens& kept, int row, int w, int quad) {
   const int32_t key = keys.key0 + 32 * w;
-  if (keys.mask) return keys.kept(row, key, quad);
-  return keys_of_lane(kept.word(keys.token0 + key), quad);
+  if constexpr (Keys::kByLane) {
+    if (keys.mask) return keys.kept_of_lane(row, key, quad);
+    return keys_of_lane(kept.word(keys.token0 + key), quad) << 1;
+  } else {
+    return (keys.mask ? keys.kept(row, key) : kept.word(keys.token0 + key)) >> (2 * quad);
+  }
 }
 
 /// How scores become logits.
@@ -78,9 +93,9 @@ __device__ __forceinline__ float hooked_logit(float score, const VariantParams& 
 enum class Logits { hooked, squashed, squashed_near, there };
 
 /// Logits of the kept keys of one row of fragments; `h` picks row lane/4 or lane/4 + 8. In and out as warp_apply_variant.
-template <class V, bool kCut, Logits kLogits, int kKeyTiles>
+template <class V, bool kCut, Logits kLogits, int kKeyTiles, class Keys>
 __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row,
-                                             const WarpKeys& keys) {
+                                             const Keys& keys) {
   constexpr float kMasked = has_weight<V>() ? 0.0f : neg_inf();
   const int quad = int(threadIdx.x) & 3;
   PackedRow r;
@@ -94,7 +109,7 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float& x = s[n][2 * h + e];
-        const bool keep = !kCut || (kept >> ((n & 3) * 2 + e) & 1u);
+        const bool keep = !kCut || (kept >> (Keys::kByLane ? (n & 3) * 2 + e + 1 : (n & 3) * 8 + e) & 1u);
         if constexpr (kLogits == Logits::squashed_near) {
           x = V::squash_near(x * by.hooks);
         } else if constexpr (kLogits == Logits::squashed) {
@@ -108,9 +123,9 @@ __device__ __forceinline__ void apply_to_row(float (&s)[kKeyTiles][4], int h, co
   }
 }
 
-template <class V, bool kCut, Logits kLogits, int kRowTiles, int kKeyTiles>
+template <class V, bool kCut, Logits kLogits, int kRowTiles, int kKeyTiles, class Keys>
 __device__ __forceinline__ void apply_to_rows(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows, int row0,
-                                              const WarpKeys& keys) {
+                                              const Keys& keys) {
 #pragma unroll
   for (int r = 0; r < 2 * kRowTiles; ++r) {
     apply_to_row<V, kCut, kLogits>(s[r / 2], r % 2, p, by, rows, row0 + (r / 2) * 16 + (r % 2) * 8 + (int(threadIdx.x) & 31) / 4, keys);
@@ -156,9 +171,9 @@ __device__ __forceinline__ void start_biased(float (&s)[kRowTiles][kKeyTiles][4]
 /// the scale as the softmax goes) if the variant has no hook or is a bias; shares of the bound if it squashes; final logits if it has another
 /// hook; weights for reduction sum. Masked keys: -inf, or 0 for sum. `cut`: some row may not keep some key of the tile.
 /// `kStale`: scores of keys that no row keeps are whatever was there, so whether a tile's are small must not hang on an edge's.
-template <class V, Form kForm, bool kStale = false, int kRowTiles, int kKeyTiles>
+template <class V, Form kForm, bool kStale = false, int kRowTiles, int kKeyTiles, class Keys>
 __device__ __forceinline__ void warp_apply_variant(float (&s)[kRowTiles][kKeyTiles][4], const VariantParams& p, const ScoreFactors& by, const Rows& rows,
-                                                   int row0, const WarpKeys& keys, bool cut) {
+                                                   int row0, const Keys& keys, bool cut) {
   if constexpr (kForm == Form::squashed) {
     if (kStale && cut) return apply_to_rows<V, true, Logits::squashed>(s, p, by, rows, row0, keys);
     const bool near = warp_all_near(s, by.hooks, V::kNear);

@@ -44,7 +44,7 @@ struct KeyLoads {
       }
       __syncwarp();
     }
-    block::warp_make_mask<V, C.copy_rows()>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item.row_begin, m.item.row_count), kv_head, first, mask);
+    block::warp_make_mask<V, C.copy_rows(), true>(args.params.variant, m.group, m.rows(), block::RowRuns::of<V>(args.group_size, m.item.row_begin, m.item.row_count), kv_head, first, mask);
   }
   /// True if key `i` of this warp's part of the tile is kept by some row.
   __device__ __forceinline__ bool is_live(int slot, int32_t token, int i) const {

@@ -28,7 +28,7 @@ struct WarpState {
 template <AttendConfig C>
 struct TileView {
   uint32_t k, v;         // shared addresses, the lane's
-  block::WarpKeys keys;  // key0: the warp's first key
+  typename Select<C.boxed, block::WarpKeys, block::LaneKeys>::Type keys;  // key0: the warp's first key
   block::Rows rows;
   int row0;
   bool cut;

@@ -30,17 +30,11 @@ struct Team : TeamRings<C, V> {
     if constexpr (!block::has_weight<V>()) sm90::weigh<kBegin, kEnd>(s[0], softmax, scaling.scale);
   }
 
-  static constexpr bool kBiased = kForm == block::Form::biased;
-  /// Masks are made beside the products that have been started. What biases go by is made with them, and those stand before the products.
-  template <bool kEdge>
-  __device__ __forceinline__ void make_mask_beside(int32_t token) {
-    if (kEdge && !kBiased && pass->masked) this->warp_make_mask(token);
-  }
-
   // A tile is plain if all rows of the warpgroup keep all of its keys, else it is an edge.
   template <bool kEdge, bool kMayGather = C.gathers>
   __device__ __forceinline__ void start_scores_of(int32_t token) {
-    if (kEdge && kBiased && pass->masked) this->warp_make_mask(token);
+    constexpr bool kBiased = kForm == block::Form::biased;
+    if (kEdge && pass->masked) this->warp_make_mask(token);
     if constexpr (kBiased) block::start_biased(s, rows(), 0, this->template keys_of<kEdge>(token), 1.0f / scaling.by.hooks);
     this->template wait_keys<kMayGather>();
     start_scores<C, kBiased>(s[0], q, key_tile());
@@ -72,7 +66,6 @@ struct Team : TeamRings<C, V> {
   __device__ __forceinline__ bool begin_step(int32_t token, Tops& tops, bool above_zero) {
     start_scores_of<kEdge, kMayGather>(token);
     start_values<kMayGather>();
-    make_mask_beside<kEdge>(token);
     ptx::warpgroup_wait<1>();
     ptx::pinned(s[0]);
     leave_keys();
@@ -130,7 +123,6 @@ struct Team : TeamRings<C, V> {
   /// The first tile of a pass: there is no product beside it, and O is empty.
   __device__ __forceinline__ void first_step(int32_t token) {
     start_scores_of<true>(token);
-    make_mask_beside<true>(token);
     clear();
     prepare_values(token);
     ptx::warpgroup_wait<0>();

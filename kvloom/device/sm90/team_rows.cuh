@@ -52,7 +52,7 @@ struct TeamRows {
       __syncwarp();
     }
     const int count = clamp_to(pass->row_count - row0, 0, 16);
-    block::warp_make_mask<V, C.tile_kv>(args.params.variant, pass->group, rows(),
+    block::warp_make_mask<V, C.tile_kv, false>(args.params.variant, pass->group, rows(),
                                         block::RowRuns::of<V>(args.group_size, pass->item.row_begin + pass->row_begin + row0, count), pass->kv_head, token,
                                         mask);
     if (lane < C.tile_kv / 32 && count > 0) atomicOr(&m.live[masks_made % 3][lane], mask.live[lane]);
@@ -78,23 +78,18 @@ struct TeamRows {
   }
 
   /// Values of keys that no row of the group keeps are whatever is there: zeros instead, before they are multiplied by weights of zero.
-  /// `tile`: where those of the tile at `token` are, shared memory. With masks, warpgroups meet once a tile: a tile's words are read behind that, and
-  /// become zeros behind the next, before which all have read them and behind which the first is that writes them again.
+  /// `tile`: where those of the tile at `token` are, shared memory.
   __device__ __forceinline__ void clear_dead_values(uint32_t tile, int32_t token) {
     const block::TileWalk& walk = pass->walk;
     if (!pass->masked && token >= walk.any_begin && token + C.tile_kv <= pass->seen_end) return;
     if (pass->masked) ptx::named_barrier_sync(kComputeBarrier, 128 * C.teams());  // all have said what they keep
     constexpr int kBlockChunks = VTile<C>::kBlockBytes / 16, kChunks = VTile<C>::kBlocks * kBlockChunks;
-    if (const int word = int(threadIdx.x) - 128; pass->masked && word < C.tile_kv / 32) m.live[(masks_used + 2) % 3][word] = 0;
-    uint32_t live[C.tile_kv / 32], all = ~0u;
+    uint32_t live[C.tile_kv / 32];
 #pragma unroll
     for (int w = 0; w < C.tile_kv / 32; ++w) {
       const int32_t key = token + 32 * w + lane;
       live[w] = pass->masked ? m.live[masks_used % 3][w] : __ballot_sync(0xffffffffu, key >= walk.keys.begin && walk.touches(key));
-      all &= live[w];
     }
-    if (pass->masked) ++masks_used;
-    if (all == ~0u) return;
     const int thread = int(threadIdx.x) & 127;
 #pragma unroll
     for (int i = 0; i < C.tile_kv * kChunks / 128; ++i) {
@@ -105,7 +100,11 @@ struct TeamRows {
       if (!(bits >> (r % 32) & 1u)) ptx::store_shared_16(tile + at, make_uint4(0, 0, 0, 0));
     }
     ptx::fence_shared_async();
-    ptx::named_barrier_sync(kTeamBarrier + team, 128);
+    if (!pass->masked) return ptx::named_barrier_sync(kTeamBarrier + team, 128);
+    // The words of the tile before this one: all have read them, and nobody writes them before the barrier.
+    if (const int word = int(threadIdx.x) - 128; word < C.tile_kv / 32) m.live[(masks_used + 2) % 3][word] = 0;
+    ptx::named_barrier_sync(kComputeBarrier, 128 * C.teams());
+    ++masks_used;
   }
 };
 

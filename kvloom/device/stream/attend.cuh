@@ -85,7 +85,7 @@ struct Warp {
       mask.pos[lane] = block::position_of<C.paged>(args, pass->group, clamp_to(token + lane, keys.begin, max_of(keys.begin, keys.end - 1)));
       __syncwarp();
     }
-    block::warp_make_mask<V, kStepKeys>(args.params.variant, pass->group, pass->rows(head),
+    block::warp_make_mask<V, kStepKeys, false>(args.params.variant, pass->group, pass->rows(head),
                                            block::RowRuns::of<V>(args.group_size, pass->item.row_begin, pass->item.row_count),
                                            pass->kv_head + head, token, mask);
   }
