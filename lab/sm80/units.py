@@ -88,6 +88,7 @@ CHECKS += [chosen(f"chosen_d{d}", qk=d, vo=d) for d in (32, 48, 96, 112, 144, 16
 CHECKS += [
     chosen("chosen_d256_e5m2_rope", ROPE_HALF, qk=256, vo=256, kv="e5m2"),
     chosen("chosen_d256_small", qk=256, vo=256, shared=102400),
+    chosen("chosen_d128_small_fixed", ROPE_HALF, fixed=True, shared=102400),
     chosen("chosen_mla_e4m3_fixed", qk=576, vo=512, kv="e4m3", fixed=True),
     chosen("chosen_d128_all", "Compose<Alibi, SoftCap, CustomMask, Rope<kvloom::RopeMode::half_split>>", kv="e4m3"),
     chosen("chosen_d64_128_ragged", qk=64, vo=128, paged=False, q="f16", kv="f16", o="f32"),

@@ -124,5 +124,18 @@ TEST_F(CudaEngine, ARefusalForAnArchitectureNamesItAndWhatWouldRun) {
   EXPECT_NO_THROW(Engine(spec, large(), options));
 }
 
+// Chunks of fixed_split are folded in fp32, beside all else: with 100 KB of shared memory tiles of many rows are smaller for it.
+TEST_F(CudaEngine, FixedSplitFitsChipsWithLittleSharedMemory) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_89", options.policy = Policy::fixed_split, options.kernel = "sm80";
+  for (const auto& [qk, vo] : {std::pair{80, 80}, {96, 96}, {112, 112}, {128, 128}}) {
+    for (const RopeMode rope : {RopeMode::none, RopeMode::half_split}) {
+      AttentionSpec spec = gpu_spec();
+      spec.head_dim_qk = qk, spec.head_dim_vo = vo, spec.variant.rope.mode = rope;
+      EXPECT_NO_THROW(Engine(spec, large(), options)) << qk << " " << vo;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvloom::test

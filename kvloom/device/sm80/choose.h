@@ -90,6 +90,7 @@ KVLOOM_HD constexpr AttendConfig compute_of_4_warps(const UnitSpec& s) {
   AttendConfig c = common_config(s);
   c.tile_rows = is_large(s) ? 64 : 128, c.tile_kv = 64, c.warps_rows = 4, c.warps_kv = 1;
   if (!fits(c, s, 1)) c.tile_kv = 32;
+  if (!fits(c, s, 1)) c.tile_rows = 64;  // fixed_split keeps O in fp32 besides: chips with 100 KB
   c.ctas_per_sm = fits(c, s, 2) ? 2 : 1;
   return c;
 }
