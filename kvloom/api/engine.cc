@@ -96,6 +96,9 @@ void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch&
           step.use.min_entry, step.use.min_id);
   if (!spec.variant.custom_mask) return;
   const int32_t lists = batch.lists_per_kv_head ? spec.num_kv_heads : 1;
+  require(batch.num_requests == 0 || (batch.kv_len.given() && batch.kv_len.size >= int64_t(batch.num_requests) * lists),
+          "plan: kv_len: got {} entries, wanted {}, with explicit groups, too; they are the columns of custom masks", batch.kv_len.given() ? batch.kv_len.size : 0,
+          int64_t(batch.num_requests) * lists);
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     int64_t columns = 0;  // with a list a head, the longest decides
     for (int32_t h = 0; h < lists; ++h) columns = max_of(columns, batch.kv_len[int64_t(r) * lists + h]);

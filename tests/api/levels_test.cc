@@ -116,11 +116,43 @@ TEST(Levels, AKeyThatARowHasTwiceIsRefused) {
   EXPECT_EQ(refusal(window, {shared, rest0, early1}), "");
   window.variant.range.left = 15;
   EXPECT_NE(refusal(window, {shared, rest0, early1}).find("position 63"), std::string::npos);
+  LevelGroup before = shared, again = shared;  // below the first position a prefix of 0 keeps every key, whatever the window
+  before.kv_pos0 = before.kv_index0 = again.kv_pos0 = again.kv_index0 = -64, again.level = 1;
+  EXPECT_NE(refusal(window, {before, again}).find("groups[0], groups[1]: query token 0: both have the key at position -64"), std::string::npos) << refusal(window, {before, again});
   early1.kv_pos0 = early1.kv_index0 = 1;  // the same pages, at other positions
   EXPECT_EQ(refusal(s.spec, {shared, rest0, early1}), "");
   LevelGroup head0 = shared, head1 = early0;
   head0.kv_head = 0, head1.kv_head = 1;
   EXPECT_EQ(refusal(s.spec, {head0, head1}), "");
+
+  std::vector<LevelGroup> many;  // levels of other entries, the last of which has the first's again: found among all pairs
+  for (int32_t i = 0; i < 5; ++i) many.push_back({i, i % 4, 0, 16, 0, 0, -1, {own0.data(), 2}});
+  const std::string last = refusal(s.spec, many);
+  EXPECT_NE(last.find("groups[0], groups[4]: query token 0: both have the key at position 0,"), std::string::npos) << last;
+  many.pop_back();
+  EXPECT_EQ(refusal(s.spec, many), "");
+}
+
+// Groups name keys without lengths of requests, but masks have as many columns.
+TEST(Levels, AMaskWithoutLengthsIsRefused) {
+  Step s;
+  s.spec = small_spec();
+  s.spec.variant.custom_mask = true;
+  s.requests = {{2, 100}};
+  s.make();
+  const std::vector<int32_t> own{0, 1}, q_pos0{98};
+  const LevelGroup group = {0, 0, 0, 100, 0, 0, -1, {own.data(), 2}};
+  Batch batch = s.batch;
+  batch.groups = {&group, 1};
+  batch.q_pos0 = q_pos0.data();
+  batch.kv_len = {};
+  Engine engine(s.spec, s.capacity(), few_ctas());
+  try {
+    engine.plan(batch);
+    FAIL() << "not refused";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()).rfind("plan: kv_len: got 0 entries, wanted 1, with explicit groups, too", 0), 0u) << e.what();
+  }
 }
 
 /// A contiguous range of the keys of a ragged step, as a step of its own. Positions stay those of the whole.
