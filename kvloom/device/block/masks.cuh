@@ -24,7 +24,7 @@ __device__ __forceinline__ uint32_t keys_of_lane(uint32_t keys, int quad) { retu
 template <int kRows, int kWords>
 struct PartMask {
   int32_t pos[32 * kWords];       // positions, where mask_needs_positions()
-  uint32_t word[kRows * kWords];  // [row][word]: kept keys
+  uint32_t word[kRows * kWords];  // [row][word]: kept keys, by lane where warp_make_mask was told so
   uint32_t live[kWords];          // keys that some row keeps
   uint32_t full;                  // 1: every row keeps every key
 };
@@ -35,7 +35,7 @@ __device__ __forceinline__ bool needs_masks(const RowGroup& g, const KeyRange& r
   return has_keep<V>() || g.kv_position != KvPosition::linear || (g.row_list >= 0 && range.left >= 0);
 }
 
-/// True if masks are made of the positions of keys one by one.
+/// False where nobody asks for the positions of keys one by one: masks by bits, of lists whose positions are linear.
 template <class V>
 __device__ __forceinline__ bool mask_needs_positions(const RowGroup& g) {
   return !has_begin32<V>() || g.kv_position != KvPosition::linear;

@@ -13,9 +13,9 @@ struct WarpKeys {
   int32_t key0;            // of the warp's first key in the tile
   int32_t kv_head;
   int32_t pos0;            // position of the tile's first key, where positions are linear
-  // What masks and positions that are not ranges lie in: a part of the tile after the other, in shared memory; nullptr: ranges say it all.
-  const int32_t* pos;   // of the first part
-  const uint32_t* mask;
+  // What masks and positions that are not linear lie in: a part of the tile after the other, in shared memory.
+  const int32_t* pos;    // of the first part; nullptr: linear from pos0 on
+  const uint32_t* mask;  // nullptr: ranges say it all
   int32_t part_bytes;   // from one part to the next
   int32_t part_keys;
   int32_t words;        // of a row in a part

@@ -33,7 +33,7 @@ struct KeyLoads {
 
   // Where masks take more than ranges. `slot`: of the tile, in the ring of what is known.
   __device__ __forceinline__ static int slot(int t, const RingPlace& at) { return C.own_keys() ? t % Memory::kSlots : at.stage; }
-  /// Positions and masks of this warp's part of the tile that begins at `token`. Keys that are not the span's have the position of one that is.
+  /// Masks of this warp's part of the tile that begins at `token`. Keys that are not the span's have the position of one that is.
   __device__ __forceinline__ void warp_make_mask(int slot, int32_t token) const {
     auto& mask = m.mask[slot][part()];
     const int32_t first = token + part() * C.copy_rows();
