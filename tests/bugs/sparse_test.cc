@@ -4,6 +4,7 @@
 #include "cli/check/random.h"
 #include "kvloom/api/ops.h"
 #include "tests/support/one_request.h"
+#include "tests/support/short_lists.h"
 
 #include <cmath>
 
@@ -84,26 +85,11 @@ TEST(Sparse, B36_ManyHeadsTimesManyBlockRows) {
   c.spec.num_qo_heads = c.spec.num_kv_heads = heads;
   c.spec.head_dim_qk = c.spec.head_dim_vo = dim;
   c.spec.page_size = ps;
-  std::vector<int32_t> qo_indptr(rows + 1), kv_len(size_t(heads * rows)), starts(kv_len.size() + 1), pages(kv_len.size());
-  for (int32_t r = 0; r <= rows; ++r) qo_indptr[size_t(r)] = r;
-  for (size_t l = 0; l < kv_len.size(); ++l) {
-    kv_len[l] = int32_t(l % 9);
-    starts[l] = int32_t(l);
-    pages[l] = int32_t(mix64(l) % num_pages);
-  }
-  starts.back() = int32_t(pages.size());
+  const test::ShortLists lists(rows, heads, [](size_t l) { return int32_t(mix64(l) % num_pages); });
   std::vector<float> q(size_t(rows * heads * dim)), kv(size_t(num_pages * ps * heads * dim)), o(q.size());
   for (size_t i = 0; i < q.size(); ++i) q[i] = stream_value(36, Stream::q, i);
   for (size_t i = 0; i < kv.size(); ++i) kv[i] = stream_value(36, Stream::k, i);
-  const std::vector<int32_t> q_pos0(rows, 0);
-  Batch batch;
-  batch.num_requests = rows;
-  batch.qo_indptr = IndexView(qo_indptr.data(), rows + 1);
-  batch.kv_len = IndexView(kv_len.data(), int64_t(kv_len.size()));
-  batch.list_indptr = IndexView(starts.data(), int64_t(starts.size()));
-  batch.pages = IndexView(pages.data(), int64_t(pages.size()));
-  batch.lists_per_kv_head = true;
-  batch.q_pos0 = q_pos0.data();
+  const Batch batch = lists.batch();
   RunTensors t;
   t.q = Tensor::dense(q.data(), DType::f32, {rows, heads, dim});
   t.k = Tensor::dense(kv.data(), DType::f32, {num_pages, ps, heads, dim});

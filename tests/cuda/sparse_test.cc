@@ -5,6 +5,7 @@
 #include "kvloom/ref/ref.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/support/one_request.h"
+#include "tests/support/short_lists.h"
 
 #include <numeric>
 
@@ -166,22 +167,12 @@ TEST_F(GpuSparse, B36_ManyHeadsTimesManyBlockRows) {
   gpu.add_kernel(kernel);
   gpu.set_spec(&spec);
   std::mt19937 random(36);
-  std::vector<int32_t> qo_indptr(rows + 1), kv_len(size_t(heads * rows)), starts(kv_len.size() + 1), pages(kv_len.size()), q_pos0(rows, 0);
-  std::iota(qo_indptr.begin(), qo_indptr.end(), 0);
-  std::iota(starts.begin(), starts.end(), 0);
-  for (size_t l = 0; l < kv_len.size(); ++l) kv_len[l] = int32_t(l % 9), pages[l] = int32_t(random() % num_pages);
+  const ShortLists lists(rows, heads, [&](size_t) { return int32_t(random() % num_pages); });
   Array q(DType::bf16, {rows, heads, dim}), k(DType::bf16, {num_pages, ps, heads, dim}), v(DType::bf16, {num_pages, ps, heads, dim}), o(DType::bf16, {rows, heads, dim}),
       lse(DType::f32, {rows, heads});
   q.normal(1), k.normal(2), v.normal(3);
-  Batch batch;
-  batch.num_requests = rows;
-  batch.qo_indptr = IndexView(qo_indptr.data(), rows + 1);
-  batch.kv_len = IndexView(kv_len.data(), int64_t(kv_len.size()));
-  batch.list_indptr = IndexView(starts.data(), int64_t(starts.size()));
-  batch.pages = IndexView(pages.data(), int64_t(pages.size()));
-  batch.lists_per_kv_head = true;
-  batch.q_pos0 = q_pos0.data();
-  const GpuBuffer q_there = put(q.bytes), k_there = put(k.bytes), v_there = put(v.bytes), pages_there = put(pages);
+  const Batch batch = lists.batch();
+  const GpuBuffer q_there = put(q.bytes), k_there = put(k.bytes), v_there = put(v.bytes), pages_there = put(lists.pages);
   GpuBuffer o_there(0, int64_t(o.bytes.size())), lse_there(0, int64_t(lse.bytes.size()));
   RunTensors t;
   t.q = Tensor::dense(q_there.data(), DType::bf16, {rows, heads, dim});
@@ -189,7 +180,7 @@ TEST_F(GpuSparse, B36_ManyHeadsTimesManyBlockRows) {
   t.v = Tensor::dense(v_there.data(), DType::bf16, {num_pages, ps, heads, dim});
   t.o = Tensor::dense(o_there.data(), DType::bf16, {rows, heads, dim});
   t.lse = Tensor::dense(lse_there.data(), DType::f32, {rows, heads});
-  t.pages = IndexView(pages_there.as<int32_t>(), int64_t(pages.size()));
+  t.pages = IndexView(pages_there.as<int32_t>(), int64_t(lists.pages.size()));
   AttendParams params;
   params.q = q.bytes.data();
   params.q_token = heads * dim;
@@ -203,13 +194,13 @@ TEST_F(GpuSparse, B36_ManyHeadsTimesManyBlockRows) {
     Engine engine(spec, {rows, rows, rows * 9, 0, 0}, options);
     o_there.fill(0xff), lse_there.fill(0xff);
     const Plan plan = engine.plan(batch);
-    EXPECT_GE(plan.view().items.size, heads * rows - int64_t(kv_len.size()) / 9);  // lists with keys; those without may be written together
+    EXPECT_GE(plan.view().items.size, heads * rows - int64_t(lists.kv_len.size()) / 9);  // lists with keys; those without may be written together
     engine.run(plan, t);
     gpu_synchronize(0);
     o_there.download(o.bytes.data(), o_there.size());
     lse_there.download(lse.bytes.data(), lse_there.size());
     for (int64_t i = 0; i < lse.count(); ++i) {  // of every list; a NaN is what nobody wrote
-      if (kv_len[size_t(i)] == 0) {
+      if (lists.kv_len[size_t(i)] == 0) {
         ASSERT_EQ(lse.get(i), neg_inf()) << family << ", list " << i;
       } else {
         ASSERT_TRUE(std::isfinite(lse.get(i))) << family << ", list " << i;
