@@ -1,5 +1,6 @@
 #include "kvloom/api/repeated_keys.h"
 
+#include "kvloom/attn/mask.h"
 #include "kvloom/base/math.h"
 #include "kvloom/contract/user_variant.h"
 #include "kvloom/support/check.h"
@@ -10,12 +11,10 @@ namespace kvloom::api {
 namespace {
 
 /// The first position of [begin, end) that a token at q_pos sees; `end`: it sees none.
-int64_t first_seen(const KeyRange& range, int64_t q_pos, int64_t prefix, int64_t begin, int64_t end) {
+int64_t first_seen(const KeyRange& range, int32_t q_pos, int64_t prefix, int64_t begin, int64_t end) {
   if (begin < min_of(prefix, end)) return begin;
-  const int64_t low = range.left >= 0 ? max_of(begin, q_pos - range.left) : begin;
-  int64_t high = end;
-  if (range.causal) high = min_of(high, q_pos + 1);
-  if (range.right >= 0) high = min_of(high, q_pos + range.right + 1);
+  const PositionRange kept = kept_positions(range, q_pos);
+  const int64_t low = max_of(begin, kept.begin), high = min_of(end, kept.end);
   return low < high ? low : end;
 }
 
@@ -79,7 +78,7 @@ void RepeatedKeys::check(const AttentionSpec& spec, const Batch& batch, bool rea
       if (same_.empty()) continue;
       const int64_t q_pos = batch.q_pos ? batch.q_pos[t] : (t - first) + (batch.q_pos0 ? batch.q_pos0[r] : batch.kv_len[r] - (end - first));
       for (const Same& s : same_) {
-        const int64_t p = first_seen(spec.variant.range, q_pos, prefix, s.begin, s.end);
+        const int64_t p = first_seen(spec.variant.range, int32_t(q_pos), prefix, s.begin, s.end);
         require(p == s.end,
                 "plan: groups[{}], groups[{}]: query token {}: both have the key at position {}, which would count twice; wanted keys once: let one "
                 "group begin (kv_begin, list_begin, kv_pos0) where the other ends",

@@ -7,7 +7,6 @@
 #include "tests/support/one_request.h"
 #include "tests/support/short_lists.h"
 
-#include <numeric>
 
 namespace kvloom::test {
 namespace {
