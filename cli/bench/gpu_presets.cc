@@ -11,7 +11,8 @@ namespace {
 struct Heads {
   int32_t qo = 32, kv = 8, dim = 128;
 };
-constexpr int32_t kRagged = 0;  // as a page size
+constexpr Heads kRowsOver16[] = {{40, 8}, {64, 8}};  // with 4 tokens a request: 20 and 32 packed rows
+constexpr int32_t kRagged = 0;                       // as a page size
 constexpr bool kCausal = true, kFull = false;
 
 AttentionSpec spec_of(int32_t page_size, bool causal, Heads h = {}, DType kv = DType::bf16) {
@@ -216,6 +217,7 @@ std::vector<GpuShape> serving(int32_t more) {
   list.push_back(decode(spec_of(16, kCausal), {64, 4096, Spread::zipf}, more));
   list.push_back(decode(spec_of(16, kCausal), {16, 1024}, more));
   list.push_back(decode(spec_of(16, kCausal), {1, 32768}, more));
+  for (const Heads h : kRowsOver16) list.push_back(verify(spec_of(16, kCausal, h), 4, {64, 4096}, more));
   list.push_back(shared_prefix(spec_of(16, kCausal), more));
   list.push_back(mla(128, many, more));
   for (const int32_t page : {kRagged, 64, 16, 8, 1}) list.push_back(prefill(spec_of(page, kCausal), one, more));
@@ -275,6 +277,7 @@ std::vector<GpuShape> decodes(int32_t more) {
   list.push_back(decode(spec_of(16, kCausal, {}, DType::e4m3), {128, 8192}, more));
   list.push_back(verify(plain, 4, {64, 4096}, more));
   list.push_back(verify(plain, 4, {128, 8192}, more));
+  for (const Heads h : kRowsOver16) list.push_back(verify(spec_of(16, kCausal, h), 4, {64, 4096}, more));
   list.push_back(mixed(plain, more));
   list.push_back(shared_prefix(plain, more));
   list.push_back(otherwise(list.back(), "flat", flat));

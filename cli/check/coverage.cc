@@ -87,6 +87,8 @@ void add_lengths(const Case& c, Words& w) {
   w.add_if(any(c.q_len, [](int32_t n) { return n > 64; }), "length.q_over_64");
   w.add_if(!c.q_len.empty() && !any(c.q_len, [](int32_t n) { return n != 1; }), "length.decode");
   w.add_if(c.total_tokens() > 0 && !any(c.kv_len, [](int32_t n) { return n != 0; }), "length.all_kv_zero");
+  const auto rows = [&](int32_t n) { return int64_t(n) * c.spec.group_size(); };
+  w.add_if(any(c.q_len, [&](int32_t n) { return rows(n) > 16; }) && !any(c.q_len, [&](int32_t n) { return rows(n) > 32; }), "length.rows_17_to_32");
   if (c.lists_per_kv_head) return;
   for (int32_t r = 0; r < c.num_requests(); ++r) {
     if (c.q_len[size_t(r)] > c.kv_len[size_t(r)]) return w.add("length.q_over_kv");
@@ -123,7 +125,8 @@ std::vector<std::string> all_features() {
         "range.prefix",       "variant.soft_cap",   "variant.alibi",      "variant.sink",      "variant.bare_state", "variant.sum",
         "rope.interleaved",   "rope.half_split",    "rope.llama31",       "rope.partial",      "q_pos.by_request",   "q_pos.by_token",
         "length.no_requests", "length.one_request", "length.q_zero",      "length.kv_zero",    "length.kv_one",      "length.kv_over_512",
-        "length.q_over_64",   "length.decode",      "length.all_kv_zero", "length.q_over_kv"}) {
+        "length.q_over_64",   "length.decode",      "length.all_kv_zero", "length.q_over_kv",
+        "length.rows_17_to_32"}) {
     w.add(word);
   }
   return w.list;

@@ -54,7 +54,7 @@ std::unique_ptr<PlanState> EngineState::take_plan() {
         *setup.device, runtime::upload_layout(plan_layout, capacity.max_requests, setup.spec.variant.custom_mask));
   }
   fresh->add_blocks(0, planner.layout().plan_bytes);
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < 3; ++i) {
     if (own_planner[i]) fresh->add_blocks(1 + i, own_planner[i]->layout().plan_bytes);
   }
   fresh->engine_id = id;
@@ -107,18 +107,21 @@ void describe_step(const AttentionSpec& spec, const PlanView& view, const Batch&
   }
 }
 
-/// The class of all requests' own rows, a KV head; -1: they differ, or there are none. A malformed batch is the planner's to refuse.
-int class_of_rows(const api::Setup& setup, const Batch& batch) {
+/// Which of EngineState::own_planner is for steps whose requests have so many rows of their own, a KV head; -1: none, few rows and many. A malformed batch
+/// is the planner's to refuse.
+int own_planner_for(const api::Setup& setup, const Batch& batch) {
   if (!batch.qo_indptr.given() || batch.qo_indptr.size <= batch.num_requests) return -1;
-  int all = -1;
+  const int64_t few = setup.config.compute_rows_above;
+  int64_t least = INT64_MAX, most = 0;
   for (int32_t r = 0; r < batch.num_requests; ++r) {
     const int64_t rows = (batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * setup.spec.group_size();
     if (rows == 0) continue;
-    const int own = rows > setup.config.compute_rows_above ? 1 : 0;
-    if (all >= 0 && own != all) return -1;
-    all = own;
+    least = min_of(least, rows), most = max_of(most, rows);
   }
-  return all;
+  if (most == 0) return -1;
+  if (most <= few) return 0;
+  if (setup.own.memory_32 && most <= setup.own.memory_32->compute_rows_above) return 2;
+  return least > few ? 1 : -1;
 }
 
 }  // namespace
@@ -133,11 +136,11 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
     state.close_block();
     return p;
   };
-  const int rows = own_planner[0] || own_planner[1] ? class_of_rows(setup, batch) : -1;
-  if (rows < 0 || !own_planner[rows]) return with(planner, 0);
-  plan::Planner& own = *own_planner[rows];
-  if (rows > 0 || !setup.own.small_computes) {
-    with(own, 1 + rows);
+  const int number = own_planner[0] || own_planner[1] || own_planner[2] ? own_planner_for(setup, batch) : -1;
+  if (number < 0 || !own_planner[number]) return with(planner, 0);
+  plan::Planner& own = *own_planner[number];
+  if (number > 0 || !setup.own.small_computes) {
+    with(own, 1 + number);
   } else {
     block = state.open_block(1);
     if (!own.plan_flat(batch, block, own.layout().plan_bytes)) {
@@ -149,7 +152,7 @@ plan::Planner& api::EngineState::plan_block(PlanState& state, const Batch& batch
     }
     state.close_block();
   }
-  return own.uses_class(1 - rows) ? with(planner, 0) : own;
+  return own.uses_class(number == 1 ? 0 : 1) ? with(planner, 0) : own;
 }
 
 void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
@@ -161,8 +164,9 @@ void api::EngineState::plan_into(PlanState& state, const Batch& batch) {
   state.next_step.notes = used.level_notes();
   const bool own_memory = setup.shares_kernels || &used == own_planner[0].get(), own_compute = setup.own.compute ? &used == own_planner[1].get() : !setup.own.all_compute_mixed;
   const bool levels = view_plan(block).header->num_levels > 1;
-  const int entry =
-      runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), levels, own_memory, own_compute, setup.own.small_computes, setup.own.fetches_rows);
+  const int entry = &used == own_planner[2].get() ? runtime::AttendModule::kMemory32
+                                                  : runtime::AttendModule::index_of(used.uses_class(0), used.uses_class(1), levels, own_memory, own_compute,
+                                                                                    setup.own.small_computes, setup.own.fetches_rows);
   state.next_step.entry = setup.on_gpu() ? runtime::AttendModule::kNames[entry] : nullptr;
   state.take_block(setup.module == nullptr ? nullptr : &setup.module->entries[entry]);
 }
@@ -249,7 +253,8 @@ std::string Engine::explain() const {
   const api::Setup& setup = s.setup;
   std::string text = runtime::explain_choice(setup.spec, s.capacity, setup.config, setup.own, setup.choice);
   if (setup.module != nullptr) {
-    for (int i = 0; i < (setup.shares_kernels ? 3 : 4); ++i) {
+    for (int i = 0; i < runtime::AttendModule::kEntries; ++i) {
+      if ((i == 3 && setup.shares_kernels) || (i == runtime::AttendModule::kMemory32 && !setup.own.memory_32)) continue;
       const auto& [name, e] = std::pair{runtime::AttendModule::kNames[i], setup.module->entries[i]};
       text += kvloom::format("  {:<8} {} threads, {} registers, {} bytes of shared memory, {} CTAs an SM\n", name, e.threads, e.registers,
                              e.shared_bytes, e.ctas_per_sm);

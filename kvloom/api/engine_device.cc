@@ -66,7 +66,7 @@ void check_can_plan(api::EngineState& s) {
   if (!s.runner) {
     fail(ErrorCode::unsupported, "plan_on_device: got an engine without a GPU to run on, wanted one with options.backend = cuda; plan() is for all");
   }
-  for (int i = 0; i < 2; ++i) {
+  for (const int i : {0, 1, 3}) {
     const plan::Planner* const planner = s.planner_number(i);
     const std::string refusal = planner != nullptr ? plan::device_refusal(s.setup.spec, planner->config()) : "";
     if (!refusal.empty()) fail(ErrorCode::unsupported, "plan_on_device: {}", refusal);
@@ -77,14 +77,20 @@ void check_can_plan(api::EngineState& s) {
 
 int64_t api::EngineState::device_table_bytes() const {
   const plan::DeclaredStep largest = {capacity.max_requests, int32_t(capacity.max_query_tokens), capacity.max_query_tokens, true};
-  return plan::plan_table_bytes(plan::device_args(setup.spec, capacity, setup.config, planner.layout(), largest));
+  int64_t bytes = plan::plan_table_bytes(plan::device_args(setup.spec, capacity, setup.config, planner.layout(), largest));
+  if (const plan::Planner* const own = own_planner[2].get()) {
+    bytes = max_of(bytes, plan::plan_table_bytes(plan::device_args(setup.spec, capacity, own->config(), own->layout(), largest)));
+  }
+  return bytes;
 }
 
 void api::EngineState::plan_on_device(PlanState& state, const DeviceBatch& batch, jit::CuStream stream) {
   check_sizes(setup.spec, batch);
   const plan::DeclaredStep declared = {batch.num_requests, batch.max_q_len, batch.num_tokens, batch.lists_per_kv_head};
-  const bool compute = plan::may_use_compute(setup.spec, setup.config, declared);
-  const int number = !compute && own_planner[0] ? 1 : 0;
+  const bool few = !plan::may_use_compute(setup.spec, setup.config, declared);
+  const bool up_to_32 = !few && own_planner[2] && !plan::may_use_compute(setup.spec, own_planner[2]->config(), declared);
+  const bool compute = !few && !up_to_32;
+  const int number = up_to_32 ? 3 : few && own_planner[0] ? 1 : 0;
   const plan::Planner& used = *planner_number(number);
   if (pointers) {
     const std::pair<const void*, const char*> arrays[] = {{batch.qo_indptr.data, "qo_indptr"}, {batch.kv_len.data, "kv_len"},
@@ -93,7 +99,8 @@ void api::EngineState::plan_on_device(PlanState& state, const DeviceBatch& batch
     for (const auto& [address, name] : arrays) pointers->check(address, "plan_on_device", name);
   }
   const bool own_memory = setup.shares_kernels || number == 1;
-  const int entry = runtime::AttendModule::index_of(true, compute, false, own_memory, false, setup.own.small_computes, setup.own.fetches_rows);
+  const int entry = up_to_32 ? runtime::AttendModule::kMemory32
+                             : runtime::AttendModule::index_of(true, compute, false, own_memory, false, setup.own.small_computes, setup.own.fetches_rows);
   PlannedStep& next = state.next_step;
   describe_device_step(setup.spec, batch, next);
   next.planner = number;

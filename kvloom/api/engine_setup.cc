@@ -31,6 +31,7 @@ void set_gpu_schedule(Setup& s, const Capacity& capacity) {
     const int few = s.own.memory && !s.own.small_computes ? 3 : 0, many = s.own.compute || s.own.all_compute_mixed ? 2 : 1;
     s.config.num_ctas = resident_ctas(*s.module, {few, many, 2}, sms);
     if (s.own.memory) s.own.memory->num_ctas = resident_ctas(*s.module, {0}, sms);
+    if (s.own.memory_32) s.own.memory_32->num_ctas = resident_ctas(*s.module, {runtime::AttendModule::kMemory32}, sms);
     if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {s.own.fetches_rows ? 3 : 1}, sms);
   }
   // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
@@ -52,7 +53,7 @@ void set_schedule(Setup& s, const Capacity& capacity, const EngineOptions& optio
           options.split_tokens, tile);
   config.split_tokens = options.split_tokens > 0 ? options.split_tokens : round_up(config.split_tokens, tile);
   if (options.num_ctas > 0) config.num_ctas = options.num_ctas;
-  for (auto* own : {&s.own.memory, &s.own.compute}) {
+  for (auto* own : {&s.own.memory, &s.own.compute, &s.own.memory_32}) {
     if (!*own) continue;
     (*own)->split_tokens = config.split_tokens;
     if (options.num_ctas > 0) (*own)->num_ctas = options.num_ctas;
@@ -81,7 +82,7 @@ Setup make_setup(const AttentionSpec& spec, const Capacity& capacity, const Engi
 
 plan::PlanLayout plan_layout_of(const Setup& s, const Capacity& capacity) {
   plan::PlanLayout all = plan::plan_layout(s.spec, capacity, s.config);
-  for (const auto* own : {&s.own.memory, &s.own.compute}) {
+  for (const auto* own : {&s.own.memory, &s.own.compute, &s.own.memory_32}) {
     if (!*own) continue;
     const plan::PlanLayout layout = plan::plan_layout(s.spec, capacity, **own);
     all.plan_bytes = max_of(all.plan_bytes, layout.plan_bytes);

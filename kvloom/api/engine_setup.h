@@ -15,7 +15,7 @@ struct Setup {
   AttentionSpec spec;
   runtime::Choice choice;
   SchedulerConfig config;
-  runtime::OwnSchedules own;                      // of steps of one class alone, where they have kernels of their own
+  runtime::OwnSchedules own;                      // of steps of one kind alone, where they have kernels of their own
   bool shares_kernels = true;                     // steps of the memory class alone run on attend_memory, planned like all others
   int32_t threads = 1;                            // CPU
   bool early_launch = true;                       // GPU: of the options

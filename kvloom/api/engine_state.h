@@ -14,7 +14,7 @@ struct EngineState {
   Setup setup;
   Capacity capacity;
   plan::Planner planner;
-  std::unique_ptr<plan::Planner> own_planner[2];  // of steps of class 0 or 1 alone, where they have kernels of their own
+  std::unique_ptr<plan::Planner> own_planner[3];  // setup.own.memory, compute, memory_32
   plan::PlanLayout plan_layout;
   runtime::ScratchLayout layout;
   std::unique_ptr<char, AlignedFree> own_workspace;  // CPU
@@ -37,6 +37,7 @@ struct EngineState {
         layout(scratch_layout_of(setup, plan_layout)) {
     if (setup.own.memory) own_planner[0] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.memory);
     if (setup.own.compute) own_planner[1] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.compute);
+    if (setup.own.memory_32) own_planner[2] = std::make_unique<plan::Planner>(setup.spec, c, *setup.own.memory_32);
   }
   ~EngineState() { plans->close(); }
 

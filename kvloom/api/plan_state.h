@@ -51,7 +51,7 @@ struct PlanState : PlannedStep {
   std::string kernel_key;
   std::unique_ptr<runtime::CudaPlan> cuda;  // GPU; set before add_blocks
 
-  /// Memory for the plans of planner number `planner` (0 to 2), `bytes` each.
+  /// Memory for the plans of planner number `planner` (0 to 3), `bytes` each.
   void add_blocks(int planner, int64_t bytes);
   /// Throws invalid_argument where it is on the device alone.
   PlanView view() const;
@@ -76,7 +76,7 @@ struct PlanState : PlannedStep {
     PlanHeader held = {};  // how many elements of each section may be other than zero
     bool open = false;     // anything may be: a plan failed half way
   };
-  Block blocks_[3][2];  // by planner; CPU: the first of each alone
+  Block blocks_[4][2];  // by planner; CPU: the first of each alone
   const Block* now_ = nullptr;
   Block* next_ = nullptr;
 };

@@ -17,14 +17,15 @@ struct AttendModule {
     int32_t registers = 0;
     int32_t local_bytes = 0;  // a thread; above 0 it spills
   };
-  static constexpr int kEntries = 4;
-  Entry entries[kEntries];  // memory, compute (if the unit has none: mixed, or memory, which is then all it has), mixed (or compute), small: memory with the tiles that it has in mixed, or compute where rows are fetched one by one (or memory)
+  static constexpr int kEntries = 5, kMemory32 = 4;
+  /// memory; compute (if the unit has none: mixed, or memory, which is then all it has); mixed (or compute); small: memory with the tiles that it has in mixed,
+  /// or compute where rows are fetched one by one (or memory); memory_32: memory with tiles of 32 rows (or none).
+  Entry entries[kEntries];
+  static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small", "memory_32"};
 
-  static constexpr const char* kNames[kEntries] = {"memory", "compute", "mixed", "small"};
-
-  /// Of a step with these classes of items, and with levels or without. `own_memory`, `own_compute`: it was planned for attend_memory (or attend_compute),
-  /// if it is of that class alone. `small_computes`, `fetches_rows`: OwnSchedules. Where attend_small is for many rows, few rows with levels run
-  /// attend_mixed, and without attend_memory whoever planned them: their graphs are the same.
+  /// Of a step with these classes of items, and with levels or without, that was not planned for attend_memory_32. `own_memory`, `own_compute`: it was
+  /// planned for attend_memory (or attend_compute), if it is of that class alone. `small_computes`, `fetches_rows`: OwnSchedules. Where attend_small is
+  /// for many rows, few rows with levels run attend_mixed, and without attend_memory whoever planned them: their graphs are the same.
   static constexpr int index_of(bool memory, bool compute, bool levels, bool own_memory, bool own_compute, bool small_computes, bool fetches_rows) {
     if (compute) return memory || !own_compute ? 2 : fetches_rows ? 3 : 1;
     if (small_computes) return levels ? 2 : 0;

@@ -26,6 +26,7 @@ using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, cons
 /// Tiles and costs of steps of one class alone, where they have kernels of their own.
 struct OwnSchedules {
   std::optional<SchedulerConfig> memory, compute;
+  std::optional<SchedulerConfig> memory_32;  // no request has more than 32 packed rows, and some have more than others' compute_rows_above
   bool all_compute_mixed = false;  // attend_compute can't run the spec: steps of many rows run attend_mixed, alone too
   bool small_computes = false;     // attend_small is for many rows alone, fetched one by one; else for few rows of small engines
   bool fetches_rows = false;       // small_computes: steps planned by `compute` run it: attend_compute can't run the spec

@@ -117,8 +117,10 @@ OwnSchedules sm80_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
       int64_t(mixed.tile_kv) * config.classes[0].cost_per_token;  // a tile: no CTA is to have more than that above the mean
   config.classes[1] = compute_class(s, compute);
   config.num_ctas = g.num_sms * min_of(mixed.ctas_per_sm, compute.ctas_per_sm);
-  if (alone.threads() == mixed.threads() && alone.tile_kv == mixed.tile_kv) return {};
-  return {sm80_memory_schedule(s, g, config), {}};
+  OwnSchedules own;
+  if (alone.threads() != mixed.threads() || alone.tile_kv != mixed.tile_kv) own.memory = sm80_memory_schedule(s, g, config);
+  own.memory_32 = sm80_memory_32_schedule(s, g, config);
+  return own;
 }
 
 SchedulerConfig sm80_memory_schedule(const AttentionSpec& s, const GpuTarget& g, const SchedulerConfig& config) {
@@ -129,10 +131,23 @@ SchedulerConfig sm80_memory_schedule(const AttentionSpec& s, const GpuTarget& g,
   return memory;
 }
 
+std::optional<SchedulerConfig> sm80_memory_32_schedule(const AttentionSpec& s, const GpuTarget& g, const SchedulerConfig& config) {
+  const sm80::UnitSpec u = unit_spec(s, g, config.policy == Policy::fixed_split);
+  if (!sm80::takes_32_rows(u)) return {};
+  const sm80::AttendConfig c = sm80::memory_of_32_rows(u);
+  SchedulerConfig own = config;
+  own.compute_rows_above = c.tile_rows;
+  own.classes[0] = memory_class(s, c);
+  own.keep_whole_margin = int64_t(c.tile_kv) * own.classes[0].cost_per_token;
+  own.num_ctas = g.num_sms * c.ctas_per_sm;
+  return own;
+}
+
 Sm80Texts sm80_texts(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  Sm80Texts t{config_text(sm80::memory_config(u)), config_text(sm80::mixed_memory_config(u)), config_text(sm80::compute_config(u))};
+  Sm80Texts t{config_text(sm80::memory_config(u)), config_text(sm80::mixed_memory_config(u)), config_text(sm80::compute_config(u)), ""};
   if (t.mixed_memory == t.memory) t.mixed_memory.clear();
+  if (sm80::takes_32_rows(u)) t.memory_32 = config_text(sm80::memory_of_32_rows(u));
   return t;
 }
 
@@ -145,6 +160,10 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
                                       {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
                                       {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", apart ? "kMixedMemory, kCompute" : "kMemory, kCompute"}};
   if (apart) entries.push_back({"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"});
+  if (!t.memory_32.empty()) {
+    configs.push_back({"sm80", "kMemory32", t.memory_32});
+    entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
+  }
   return jit::attend_unit(unit_key("sm80", s, fixed_split), s, configs, entries);
 }
 

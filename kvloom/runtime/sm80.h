@@ -7,6 +7,7 @@
 #include "kvloom/runtime/gpu_target.h"
 #include "kvloom/runtime/registry.h"
 
+#include <optional>
 #include <string>
 
 namespace kvloom::runtime {
@@ -18,10 +19,12 @@ std::string sm80_refusal(const AttentionSpec& spec, const GpuTarget& target, boo
 OwnSchedules sm80_schedule(const AttentionSpec& spec, const GpuTarget& target, SchedulerConfig& config);
 /// Of steps of nothing but few rows, on kernels of their own.
 SchedulerConfig sm80_memory_schedule(const AttentionSpec& spec, const GpuTarget& target, const SchedulerConfig& config);
+/// OwnSchedules::memory_32 beside `config`.
+std::optional<SchedulerConfig> sm80_memory_32_schedule(const AttentionSpec& spec, const GpuTarget& target, const SchedulerConfig& config);
 
-/// Its configurations, as text. `mixed_memory`: of class 0 beside class 1; "": the same as alone.
+/// Its configurations, as text. `mixed_memory`: of class 0 beside class 1; "": the same as alone. `memory_32`: "" where there is none.
 struct Sm80Texts {
-  std::string memory, mixed_memory, compute;
+  std::string memory, mixed_memory, compute, memory_32;
 };
 Sm80Texts sm80_texts(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
 

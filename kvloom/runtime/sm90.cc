@@ -80,10 +80,12 @@ bool streams_alone(const AttentionSpec& s) { return is_fp8(s.kv_dtype) || s.vari
 OwnSchedules schedule_beside_sm80(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {
   sm80_schedule(s, g, config);
   use_levels(config);
-  OwnSchedules own{config, {}};
+  OwnSchedules own;
+  own.memory = config;
   use_stream(s, *own.memory);
   own.memory->num_ctas = g.num_sms;
   own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
+  own.memory_32 = sm80_memory_32_schedule(s, g, config);
   return own;
 }
 
@@ -124,7 +126,8 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   config.classes[1] = compute_class(s, mixed);
   config.num_ctas = g.num_sms;
   config.fill_from = kFillFrom;
-  OwnSchedules own{config, {}};
+  OwnSchedules own;
+  own.memory = config;
   own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
   config.classes[0] = stream_class_beside(s);
   config.cost_shared = kSharedItem;
@@ -150,11 +153,16 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
   if (streams_alone(s)) {
     const Sm80Texts many = sm80_texts(s, g, fixed_split);
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
-    return jit::attend_unit(key, s, {{"stream", "kMemory", stream_text(stream_config(s))}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}},
-                            {{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"},
-                             {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
-                             {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
-                             {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}});
+    std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(stream_config(s))}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}};
+    std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"},
+                                        {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
+                                        {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
+                                        {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}};
+    if (!many.memory_32.empty()) {
+      configs.push_back({"sm80", "kMemory32", many.memory_32});
+      entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
+    }
+    return jit::attend_unit(key, s, configs, entries);
   }
   const mixed::AttendConfig mixed = mixed::config_of(unit_spec(s));
   const std::string both = kvloom::format(".few = {{{}}}, .many = {{{}}}", stream_text(mixed.few), config_text(mixed.many));

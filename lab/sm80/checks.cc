@@ -176,6 +176,7 @@ SchedulerConfig scheduler(const lab::Unit& unit, const UnitInfo& u, const Schedu
   cfg.num_ctas = how.ctas;
   cfg.policy = u.fixed ? Policy::fixed_split : how.policy;
   cfg.split_tokens = 2 * unit.tiles[0].keys;
+  cfg.compute_rows_above = unit.tiles[0].rows;
   for (int i = 0; i < 2; ++i) {
     cfg.classes[i].tile_rows = unit.tiles[i].rows;
     cfg.classes[i].tile_kv = unit.tiles[i].keys;

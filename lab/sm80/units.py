@@ -22,6 +22,7 @@ def unit(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16", p
 
 
 WIDE = ".tile_kv = 32, .ctas_per_sm = 1, .q_in_registers = false, .tile_rows = 16, .warps_rows = 1, .warps_kv = 4"
+ROWS_32 = ".tile_rows = 32, .stages = 3, .ctas_per_sm = 2, .q_in_registers = false"
 ROPE_HALF = "Rope<kvloom::RopeMode::half_split>"
 ROPE_NEXT = "Rope<kvloom::RopeMode::interleaved>"
 CHECKS = [
@@ -29,6 +30,14 @@ CHECKS = [
     unit("plain_whole", compute="", memory=".stages = 3, .ctas_per_sm = 2"),
     unit("ragged", paged=False),
     unit("rows64", compute=".tile_rows = 64"),
+    unit("rows32", memory=ROWS_32),
+    unit("rows32_mask", "CustomMask", memory=ROWS_32),
+    unit("rows32_softcap_f32", "SoftCap", qk=80, vo=48, o="f32", memory=ROWS_32),
+    unit("rows32_alibi_d64", "Alibi", qk=64, vo=64, memory=ROWS_32 + ", .q_in_registers = true, .tile_kv = 128"),
+    unit("rows32_sigmoid", "Sigmoid", paged=False, memory=ROWS_32),
+    unit("rows32_rope_half", ROPE_HALF, memory=ROWS_32),
+    unit("rows32_rope_next_e4m3", ROPE_NEXT, kv="e4m3", memory=ROWS_32 + ", .tile_kv = 128"),
+    unit("rows32_e4m3", kv="e4m3", memory=ROWS_32 + ", .tile_kv = 128"),
     unit("rows256", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1", memory=".tile_kv = 128, .warps_kv = 8, .ctas_per_sm = 1"),
     unit("drift", compute=".tile_rows = 256, .warps_rows = 8, .ctas_per_sm = 1, .stages = 3, .ahead = 1",
          memory=".tile_kv = 128, .warps_kv = 8, .stages = 3, .ctas_per_sm = 1"),

@@ -25,7 +25,7 @@ for line in sys.stdin:
         line = re.sub(r"tile_rows = (\d+)", lambda m: f"tile_rows = {2 * int(m.group(1))}", line).replace("ctas = 2", "ctas = 1")
         line = re.sub(r"tile_kv = (\d+)", lambda m: f"tile_kv = {int(m.group(1)) // 2}", line)
     sys.stdout.write(line)' > $out/$u.cu
-  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_memory_facts=attend_memory_${u}_facts -Dattend_small=attend_small_$u -Dattend_small_facts=attend_small_${u}_facts -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_compute_facts=attend_compute_${u}_facts -Dattend_mixed_facts=attend_mixed_${u}_facts -x c++ -c $out/$u.cu -o $out/$u.o" >> $out/jobs
+  echo "g++ $flags -Dattend_memory=attend_memory_$u -Dattend_memory_32=attend_memory_32_$u -Dattend_memory_32_facts=attend_memory_32_${u}_facts -Dattend_memory_facts=attend_memory_${u}_facts -Dattend_small=attend_small_$u -Dattend_small_facts=attend_small_${u}_facts -Dattend_compute=attend_compute_$u -Dattend_mixed=attend_mixed_$u -Dattend_compute_facts=attend_compute_${u}_facts -Dattend_mixed_facts=attend_mixed_${u}_facts -x c++ -c $out/$u.cu -o $out/$u.o" >> $out/jobs
   objects+=" $out/$u.o"
 done
 for f in lab/sm80/emulator/simt lab/sm90/emulator/machine tests/cuda/fake_driver tests/cuda/fake_kernels tests/cuda/fake_machine; do

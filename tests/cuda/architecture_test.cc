@@ -29,6 +29,9 @@ TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   second.kernel = "sm80";
   Engine small(spec, capacity, second);
   EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small: items of few rows\n")) << small.plan(decode.batch).explain();
+  Step verify = make_step({{16, 100}, {1, 30}}, spec);
+  EXPECT_TRUE(has(small.plan(verify.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << small.plan(verify.batch).explain();
+  EXPECT_TRUE(has(small.explain(), "\nsteps of up to 32 packed rows alone: 264 CTAs\n  memory   tile 32 packed rows x 64 keys")) << small.explain();
   EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory: items of few rows\n")) << large.plan(decode.batch).explain();
   EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute: items of many rows\n")) << large.plan(prefill.batch).explain();
   EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed: items of few rows and of many\n")) << large.plan(both.batch).explain();

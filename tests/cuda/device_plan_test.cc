@@ -1,6 +1,7 @@
 // Steps that the device plans: the host's bytes, right results, graphs of plan and layers, refusals on both sides.
 #include "kvloom/api/kvloom_device_plan.h"
 #include "kvloom/runtime/launch_plan.h"
+#include "tests/cuda/device_arrays.h"
 #include "tests/cuda/engine_fixture.h"
 #include "tests/plan/device_steps.h"
 
@@ -97,47 +98,6 @@ TEST_F(GpuDevicePlan, TheHostsBytesOfRandomSteps) {
   }
 }
 
-/// A step's index arrays on the device, with room for those of any step within `capacity`.
-class DeviceArrays {
- public:
-  explicit DeviceArrays(const Capacity& c)
-      : qo_(0, 4 * (c.max_requests + 1)), kv_(0, 4 * c.max_requests), list_(0, 4 * (c.max_requests + 1)), pages_(0, 4 * (c.max_kv_tokens + 100)) {
-    batch.num_requests = c.max_requests;
-    batch.num_tokens = c.max_query_tokens;
-    batch.qo_indptr = IndexView(qo_.as<int32_t>(), c.max_requests + 1);
-    batch.kv_len = IndexView(kv_.as<int32_t>(), c.max_requests);
-    batch.list_indptr = IndexView(list_.as<int32_t>(), c.max_requests + 1);
-    batch.pages = IndexView(pages_.as<int32_t>(), c.max_kv_tokens + 100);
-  }
-  /// Requests that the step does not have are empty.
-  void take(const Step& s) {
-    std::vector<int32_t> qo(s.qo_indptr), kv(s.kv_len), list(s.list_indptr.begin(), s.list_indptr.end());
-    qo.resize(size_t(batch.num_requests) + 1, qo.back());
-    list.resize(size_t(batch.num_requests) + 1, list.back());
-    kv.resize(size_t(batch.num_requests), 0);
-    put(qo, kv, list);
-    if (!s.pages.empty()) pages_.upload(s.pages.data(), int64_t(s.pages.size()) * 4);
-  }
-  void put(const std::vector<int32_t>& qo, const std::vector<int32_t>& kv, const std::vector<int32_t>& list) {
-    qo_.upload(qo.data(), int64_t(qo.size()) * 4);
-    kv_.upload(kv.data(), int64_t(kv.size()) * 4);
-    list_.upload(list.data(), int64_t(list.size()) * 4);
-  }
-  DeviceBatch batch;
-
- private:
-  GpuBuffer qo_, kv_, list_, pages_;
-};
-
-/// Tensors as large as the capacity, whatever the step.
-void fit(GpuStep& g, const Capacity& c) { g.tensors.q.shape[0] = g.tensors.o.shape[0] = g.tensors.lse.shape[0] = c.max_query_tokens; }
-
-/// The same step in an engine's terms of the host, with as many requests.
-std::vector<Request> padded(std::vector<Request> requests, int32_t count) {
-  requests.resize(size_t(count), {0, 0});
-  return requests;
-}
-
 TEST_F(GpuDevicePlan, RunsAndHasTheHostsBytes) {
   const Capacity capacity{8, 120, 9000, 0, 0};
   Engine engine(gpu_spec(), capacity, stream_options());
@@ -172,6 +132,44 @@ TEST_F(GpuDevicePlan, RunsAndHasTheHostsBytes) {
     ASSERT_EQ(bytes.size, want.bytes);
     EXPECT_EQ(std::memcmp(bytes.data, want.data, size_t(want.bytes)), 0) << "step " << i;
     EXPECT_TRUE(has(plan.explain(), "launch attend_mixed")) << plan.explain();
+  }
+}
+
+// Up to 32 packed rows a request (family sm80): what is declared decides, and a graph of it takes fewer rows, too.
+TEST_F(GpuDevicePlan, StepsOfUpTo32Rows) {
+  const Capacity capacity{8, 100, 20000, 0, 0};
+  EngineOptions options = stream_options();
+  options.kernel = "sm80";
+  Engine engine(gpu_spec(), capacity, options);
+  Step largest = make_step({{100, 20000}});
+  DeviceArrays arrays(capacity);
+  arrays.batch.max_q_len = 16;
+  GpuStep tensors(largest);
+  GpuStream stream(0);
+  arrays.take(make_step({{1, 1}}));
+  Plan plan = engine.plan_on_device(arrays.batch, stream.handle());
+  fit(tensors, capacity);
+  tensors.tensors.pages = arrays.batch.pages;
+  stream.begin_capture();
+  engine.replan_on_device(plan, arrays.batch, stream.handle());
+  engine.run(plan, tensors.tensors, stream.handle());
+  stream.end_capture();
+  const std::vector<std::vector<Request>> steps = {
+      {{16, 5000}, {9, 33}, {1, 7000}}, {{16, 16}, {10, 0}, {16, 4000}, {16, 1}, {16, 9}, {16, 700}, {9, 64}, {1, 1}}, {{1, 900}, {8, 31}}, {{0, 0}}, {{12, 19000}}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step s = make_step(padded(steps[i], capacity.max_requests), gpu_spec(), uint32_t(i + 5));
+    arrays.take(s);
+    tensors.refill(s);
+    stream.launch();
+    stream.synchronize();
+    expect_device_right(tensors, s, "step " + std::to_string(i));
+    engine.check(plan, stream.handle());
+    EXPECT_TRUE(has(plan.explain(), "launch attend_memory_32")) << plan.explain();
+    if (i == 2 || i == 3) continue;  // few rows, or none: the host's plan is of another kind
+    const Plan host = engine.plan(s.batch);
+    const Span<const char> got = plan.bytes(), want = host.bytes();
+    ASSERT_EQ(got.size, want.size);
+    EXPECT_EQ(std::memcmp(got.data, want.data, size_t(want.size)), 0) << "step " << i;
   }
 }
 

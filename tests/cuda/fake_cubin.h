@@ -12,7 +12,7 @@ namespace kvloom::test {
 struct FakeCubin {
   char magic[8] = {'F', 'A', 'K', 'E', 'C', 'U', 'B', '1'};
   AttentionSpec spec;
-  KernelFacts memory = {128, 70000, 3}, compute = {128, 100000, 2}, mixed = compute, small = {128, 90000, 2};
+  KernelFacts memory = {128, 70000, 3}, compute = {128, 100000, 2}, mixed = compute, small = {128, 90000, 2}, memory_32 = {128, 100000, 2};
 
   std::string bytes() const { return std::string(reinterpret_cast<const char*>(this), sizeof *this); }
 };

@@ -118,7 +118,8 @@ CuResult cuModuleGetGlobal_v2(CuAddress* a, size_t* bytes, CuModule m, const cha
   const std::map<std::string, KernelFacts*> all = {{"attend_memory_facts", &cubin.memory},
                                                    {"attend_compute_facts", &cubin.compute},
                                                    {"attend_mixed_facts", &cubin.mixed},
-                                                   {"attend_small_facts", &cubin.small}};
+                                                   {"attend_small_facts", &cubin.small},
+                                                   {"attend_memory_32_facts", &cubin.memory_32}};
   const auto found = all.find(name);
   if (found == all.end()) return kNotFound;
   *a = reinterpret_cast<CuAddress>(found->second);
@@ -303,7 +304,7 @@ CuResult cuLaunchKernelEx(const CuLaunchConfig* c, CuFunction f, void** list, vo
   call.cluster = cluster;
   call.block = c->block_x;
   const test::FakeCubin& cubin = function.module->cubin;
-  const kvloom::KernelFacts& facts = function.name == "attend_memory" ? cubin.memory : function.name == "attend_compute" ? cubin.compute : function.name == "attend_mixed" ? cubin.mixed : cubin.small;
+  const kvloom::KernelFacts& facts = function.name == "attend_memory" ? cubin.memory : function.name == "attend_compute" ? cubin.compute : function.name == "attend_mixed" ? cubin.mixed : function.name == "attend_memory_32" ? cubin.memory_32 : cubin.small;
   call.boxed = function.name.rfind("attend_", 0) == 0 && facts.box_keys > 0;
   // Boxes that no map describes.
   if (call.boxed && cluster > 1 && call.as<kvloom::BoxedAttendArgs>().boxes.rows == 0) return kIllegalInstruction;

@@ -72,7 +72,7 @@ void run_attend(const KernelCall& call) {
   }
   bool classes[2] = {false, false};
   for (const WorkItem& item : plan.items) classes[item.kernel_class] = true;
-  const bool of_many = call.name == "attend_compute" || (call.name == "attend_small" && call.boxed), of_few = call.name == "attend_memory" || (call.name == "attend_small" && !call.boxed);
+  const bool of_many = call.name == "attend_compute" || (call.name == "attend_small" && call.boxed), of_few = call.name == "attend_memory" || call.name == "attend_memory_32" || (call.name == "attend_small" && !call.boxed);
   if ((classes[0] && of_many) || (classes[1] && of_few)) {
     std::fprintf(stderr, "fake driver: %s was launched for a plan with other items\n", call.name.c_str());
     std::abort();
@@ -146,6 +146,7 @@ constexpr Entry kEntries[] = {
     {"attend_compute", sizeof(BoxedAttendArgs), run_attend},
     {"attend_mixed", sizeof(BoxedAttendArgs), run_attend},
     {"attend_small", sizeof(BoxedAttendArgs), run_attend},
+    {"attend_memory_32", sizeof(BoxedAttendArgs), run_attend},
     {"plan_stream", sizeof(plan::DeviceArgs), run_plan},
     {"append_kv", sizeof(AppendArgs), run_append},
     {"apply_rope", sizeof(RopeArgs), run_rope},

@@ -125,6 +125,29 @@ TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {
   graph.replay(again, "17");
 }
 
+// Up to 32 packed rows a request (family sm80): a kernel of its own, so a graph of its own.
+TEST_F(GpuGraph, StepsOfUpTo32Rows) {
+  EngineOptions options = cuda_options();
+  options.kernel = "sm80";
+  Engine engine(gpu_spec(), {8, 100, 8 * 900, 0, 0}, options);
+  const std::vector<Request> most(6, {16, 900});
+  Step first = make_step(most);
+  EXPECT_TRUE(has(engine.plan(first.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << engine.plan(first.batch).explain();
+  Captured graph(engine, first);
+  const std::vector<std::vector<Request>> steps = {{{9, 300}}, {{16, 16}, {1, 900}, {0, 5}, {8, 777}, {13, 64}}, {{10, 0}, {2, 1}}, most};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
+    graph.replay(s, std::to_string(i));
+  }
+  EXPECT_EQ(graph.captures, 0);
+  for (const std::vector<Request>& other : {std::vector<Request>{{8, 300}, {1, 20}}, {{17, 300}}, {{2, 300}, {40, 300}}}) {
+    const int before = graph.captures;
+    Step s = make_step(other, gpu_spec(), 3);
+    graph.replay(s, "another kind");
+    EXPECT_EQ(graph.captures, before + 1);
+  }
+}
+
 // Tokens that lie one after the other, in buffers as large as the capacity: what was captured says neither how many there are, nor where the
 // last one is.
 TEST_F(GpuGraph, RaggedStepsOutgrowTheCapturedOne) {

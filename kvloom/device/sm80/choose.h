@@ -19,13 +19,18 @@ struct UnitSpec {
   int shared_per_sm = 233472;  // bytes; sm_80: 167936, sm_86, sm_89, sm_120: 102400
 };
 
+/// Bytes of Q's tile and the stages of K and V.
+KVLOOM_HD constexpr int tile_bytes(const AttendConfig& c) {
+  const int q_row = round_up(c.head_dim_qk * 2, 128), k_row = round_up(c.head_dim_qk * size_of(c.kv_dtype), 128),
+            v_row = round_up(c.head_dim_vo * size_of(c.kv_dtype), 128);
+  return c.tile_rows * q_row + c.stages * c.tile_kv * (k_row + v_row);
+}
+
 /// Bytes of shared memory of a CTA, at most kSharedSlack too many (unit.cuh compares it with the real thing).
 inline constexpr int kSharedSlack = 256;
 KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s) {
-  const int q_row = round_up(c.head_dim_qk * 2, 128), k_row = round_up(c.head_dim_qk * size_of(c.kv_dtype), 128),
-            v_row = round_up(c.head_dim_vo * size_of(c.kv_dtype), 128);
-  int bytes = c.tile_rows * q_row + c.stages * c.tile_kv * (k_row + v_row);
-  if (c.fp8() && s.rotates_keys) bytes += c.tile_kv * q_row;
+  int bytes = tile_bytes(c);
+  if (c.fp8() && s.rotates_keys) bytes += c.tile_kv * round_up(c.head_dim_qk * 2, 128);
   bytes += c.warps() * 16 * round_up(c.copy_rows(), 32);  // places
   if (c.fixed_split) bytes += c.tile_rows * c.head_dim_vo * 4 + c.tile_rows * c.warps_kv * 4;
   if (c.wide()) bytes += c.tile_rows * 128 + c.tile_rows * c.warps_kv * 4;
@@ -57,6 +62,9 @@ KVLOOM_HD constexpr AttendConfig with_stages(AttendConfig c, const UnitSpec& s, 
   return c;
 }
 
+/// True if the warps' merge (store.cuh) has room where Q, K and V were.
+KVLOOM_HD constexpr bool merges_in_place(const AttendConfig& c) { return 4 * c.warps_kv * c.merge_floats() <= tile_bytes(c); }
+
 KVLOOM_HD constexpr bool is_large(const UnitSpec& s) { return s.head_dim_qk > 128 || s.head_dim_vo > 128; }
 
 /// Few rows against many keys: two CTAs of four warps, each with keys of its own; one keeps reading while the other begins and ends an item.
@@ -75,6 +83,16 @@ KVLOOM_HD constexpr AttendConfig memory_of_8_warps(const UnitSpec& s) {
   c.tile_rows = 16, c.tile_kv = 128, c.warps_rows = 1, c.warps_kv = 8;
   c.q_in_registers = s.head_dim_qk <= 128;
   return with_stages(c, s, 1, 3);
+}
+
+/// Twice the rows, which two CTAs of four warps still read at the memory's rate: tokens of speculation, groups of more than 16 heads.
+KVLOOM_HD constexpr AttendConfig memory_of_32_rows(const UnitSpec& s) {
+  AttendConfig c = common_config(s);
+  const int key_bytes = (s.head_dim_qk + s.head_dim_vo) * size_of(s.kv_dtype);
+  c.tile_rows = 32, c.tile_kv = key_bytes <= 256 ? 128 : 64, c.warps_rows = 1, c.warps_kv = 4;
+  c.q_in_registers = s.head_dim_qk <= 64 && s.head_dim_vo <= 64;
+  c = with_stages(c, s, 2, 3);
+  return fits(c, s, 2) && merges_in_place(c) ? c : with_stages(c, s, 1, 3);
 }
 
 /// Many rows: 256 of them make the most of every tile that is read; warps may drift apart by a tile. Masks take a while to make: tiles that wait
@@ -99,6 +117,9 @@ KVLOOM_HD constexpr AttendConfig compute_of_4_warps(const UnitSpec& s) {
 KVLOOM_HD constexpr bool takes_8_warps(const UnitSpec& s) {
   return !s.fixed_split && !is_large(s) && fits(compute_of_8_warps(s), s, 1) && fits(memory_of_8_warps(s), s, 1);
 }
+
+/// Steps of up to 32 rows have a kernel of their own where a warp can hold O of so many. Not under fixed_split, as above.
+KVLOOM_HD constexpr bool takes_32_rows(const UnitSpec& s) { return !s.fixed_split && s.head_dim_vo <= 128 && fits(memory_of_32_rows(s), s, 1) && merges_in_place(memory_of_32_rows(s)); }
 
 /// Of steps with nothing but few rows, and of the few rows beside compute_config. The same under fixed_split.
 KVLOOM_HD constexpr AttendConfig memory_config(const UnitSpec& s) { return memory_of_4_warps(s); }

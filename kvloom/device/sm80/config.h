@@ -39,6 +39,8 @@ struct AttendConfig {
   KVLOOM_HD constexpr int copy_rows() const { return own_keys() ? warp_keys() : tile_kv; }  // of a tile, by one warp
   KVLOOM_HD constexpr int parts() const { return tile_kv / copy_rows(); }                    // of a tile, each copied by a warp
   KVLOOM_HD constexpr int part_words() const { return (copy_rows() + 31) / 32; }             // of masks
+  /// Floats of what one of the warps that share rows leaves for their merge: O fragments, then maxima and sums of the rows.
+  KVLOOM_HD constexpr int merge_floats() const { return tile_rows * (head_dim_vo + 2); }
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
   KVLOOM_HD constexpr DType qk_dtype() const { return fp8() && convert_fp8 ? DType::f16 : q_dtype; }
   /// Weights and values are multiplied in f16 where V is fp8: both fit it exactly.

@@ -19,51 +19,60 @@ KVLOOM_HD constexpr int merging_warps(int warps, int dim_tiles) {
 template <AttendConfig C, class V, int kDimTiles, int kShare>
 __device__ __forceinline__ bool block_merge_warps(const WarpState<C, kDimTiles>& state, float scale, SharedMemory<C, V>& m,
                                                   WarpState<C, kShare>& out, int& first_tile) {
-  static_assert(C.warps_rows == 1 && C.row_tiles() == 1, "warps share rows only where one warp holds them all");
-  constexpr int kStride = kDimTiles * 128 + 32;  // floats a warp: O fragments, then maxima and sums of 16 rows
+  static_assert(C.warps_rows == 1, "warps share rows only where one warp holds them all");
+  constexpr int kRowTiles = C.row_tiles(), kMaxima = kRowTiles * kDimTiles * 128, kSums = kMaxima + C.tile_rows, kStride = C.merge_floats();
+  static_assert(kStride == kSums + C.tile_rows);
   static_assert(kStride * 4 * C.warps_kv <= QRows<C>::bytes(C.tile_rows) + C.stages * (SharedMemory<C, V>::kTileK + SharedMemory<C, V>::kTileV));
   float* const all = reinterpret_cast<float*>(m.q);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   __syncthreads();
   float* const mine = all + warp * kStride;
 #pragma unroll
-  for (int d = 0; d < kDimTiles; ++d) {
-    const float(&o)[4] = state.o[0][d];
-    *reinterpret_cast<float4*>(mine + (d * 32 + lane) * 4) = make_float4(o[0], o[1], o[2], o[3]);
-  }
+  for (int mi = 0; mi < kRowTiles; ++mi) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    if ((lane & 3) == 0) mine[kDimTiles * 128 + h * 8 + lane / 4] = state.softmax.max[0][h];
-    if ((lane & 3) == 0) mine[kDimTiles * 128 + 16 + h * 8 + lane / 4] = state.softmax.sum[0][h];
+    for (int d = 0; d < kDimTiles; ++d) {
+      const float(&o)[4] = state.o[mi][d];
+      *reinterpret_cast<float4*>(mine + ((mi * kDimTiles + d) * 32 + lane) * 4) = make_float4(o[0], o[1], o[2], o[3]);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = mi * 16 + h * 8 + lane / 4;
+      if ((lane & 3) == 0) mine[kMaxima + row] = state.softmax.max[mi][h];
+      if ((lane & 3) == 0) mine[kSums + row] = state.softmax.sum[mi][h];
+    }
   }
   __syncthreads();
   if (warp * kShare >= kDimTiles) return false;
   first_tile = warp * kShare;
   out.clear();
-  float weight[C.warps_kv][2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    float max[C.warps_kv], top = neg_inf();
+  for (int mi = 0; mi < kRowTiles; ++mi) {
+    float weight[C.warps_kv][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = mi * 16 + h * 8 + lane / 4;
+      float max[C.warps_kv], top = neg_inf();
+#pragma unroll
+      for (int w = 0; w < C.warps_kv; ++w) {
+        max[w] = all[w * kStride + kMaxima + row];
+        top = fmaxf(top, max[w]);
+      }
+      const float guarded = top == neg_inf() ? 0.0f : top;
+      out.softmax.max[mi][h] = top;
+#pragma unroll
+      for (int w = 0; w < C.warps_kv; ++w) {
+        weight[w][h] = block::has_weight<V>() ? 1.0f : ptx::ex2((max[w] - guarded) * scale);
+        out.softmax.sum[mi][h] += all[w * kStride + kSums + row] * weight[w][h];
+      }
+    }
 #pragma unroll
     for (int w = 0; w < C.warps_kv; ++w) {
-      max[w] = all[w * kStride + kDimTiles * 128 + h * 8 + lane / 4];
-      top = fmaxf(top, max[w]);
-    }
-    const float guarded = top == neg_inf() ? 0.0f : top;
-    out.softmax.max[0][h] = top;
 #pragma unroll
-    for (int w = 0; w < C.warps_kv; ++w) {
-      weight[w][h] = block::has_weight<V>() ? 1.0f : ptx::ex2((max[w] - guarded) * scale);
-      out.softmax.sum[0][h] += all[w * kStride + kDimTiles * 128 + 16 + h * 8 + lane / 4] * weight[w][h];
-    }
-  }
-#pragma unroll
-  for (int w = 0; w < C.warps_kv; ++w) {
-#pragma unroll
-    for (int d = 0; d < kShare; ++d) {
-      const float4 x = *reinterpret_cast<const float4*>(all + w * kStride + ((first_tile + d) * 32 + lane) * 4);
-      float(&o)[4] = out.o[0][d];
-      o[0] += x.x * weight[w][0], o[1] += x.y * weight[w][0], o[2] += x.z * weight[w][1], o[3] += x.w * weight[w][1];
+      for (int d = 0; d < kShare; ++d) {
+        const float4 x = *reinterpret_cast<const float4*>(all + w * kStride + ((mi * kDimTiles + first_tile + d) * 32 + lane) * 4);
+        float(&o)[4] = out.o[mi][d];
+        o[0] += x.x * weight[w][0], o[1] += x.y * weight[w][0], o[2] += x.z * weight[w][1], o[3] += x.w * weight[w][1];
+      }
     }
   }
   return true;

@@ -1,8 +1,9 @@
 // What a generated unit is made of: configurations and one variant become kernels and the facts of their launch.
-//   attend_memory   plans whose items are all of class 0
-//   attend_compute  ... all of class 1
-//   attend_mixed    both: an item's kernel_class picks the code
-//   attend_small    class 0 with the tiles that it has in attend_mixed, where attend_memory has others
+//   attend_memory     plans whose items are all of class 0
+//   attend_memory_32  ... with tiles of 32 rows
+//   attend_compute    ... all of class 1
+//   attend_mixed      both: an item's kernel_class picks the code
+//   attend_small      class 0 with the tiles that it has in attend_mixed, where attend_memory has others
 // Each is launched as <<<num_ctas, threads, dynamic shared bytes>>>(AttendArgs), and compiled by itself.
 #pragma once
 
