@@ -26,7 +26,7 @@ step() {  # NAME COMMAND...: runs it, keeps its words
 wanted() { [[ " $steps " == *" $1 "* ]]; }
 
 # Small enough for a sanitizer: each policy, a graph, a merge, an append, one run of a thousand, steps of both kinds, the planner on the device.
-small='GpuEngine.EveryPolicyIsRight:GpuEngine.VariantsGetTheirArrays:GpuGraph.B71*:GpuOps.B07*:GpuOps.AppendRotates:GpuOps.RopeInPlace:GpuStreams.B14*:GpuMixed.PartsOfBothKinds:GpuStream.KindsThatChangeFromItemToItem:GpuDevicePlan.RunsAndHasTheHostsBytes'
+small='GpuEngine.EveryPolicyIsRight:GpuEngine.VariantsGetTheirArrays:GpuGraph.B71*:GpuGraph.StepsOfUpTo32Rows:GpuOps.B07*:GpuOps.AppendRotates:GpuOps.RopeInPlace:GpuStreams.B14*:GpuMixed.PartsOfBothKinds:GpuStream.KindsThatChangeFromItemToItem:GpuDevicePlan.RunsAndHasTheHostsBytes'
 sanitize() {
   local tool
   for tool in memcheck racecheck initcheck synccheck; do
