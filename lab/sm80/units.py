@@ -96,6 +96,8 @@ def chosen(name, variant="Plain", qk=128, vo=128, q="bf16", kv="bf16", o="bf16",
 CHECKS += [chosen(f"chosen_d{d}", qk=d, vo=d) for d in (32, 48, 96, 112, 144, 160, 192, 224, 240)]
 CHECKS += [
     chosen("chosen_d256_e5m2_rope", ROPE_HALF, qk=256, vo=256, kv="e5m2"),
+    chosen("chosen_d96_240_e5m2_fixed", qk=96, vo=240, q="f16", kv="e5m2", o="f32", fixed=True),
+    chosen("chosen_d16_256_e4m3", qk=16, vo=256, kv="e4m3"),
     chosen("chosen_d256_small", qk=256, vo=256, shared=102400),
     chosen("chosen_d128_small_fixed", ROPE_HALF, fixed=True, shared=102400),
     chosen("chosen_mla_e4m3_fixed", qk=576, vo=512, kv="e4m3", fixed=True),

@@ -2,11 +2,11 @@
 // The list is tests/jit/units.txt: the compiler that it was recorded with, and a line a key: registers, spilled bytes and bytes of shared memory
 // of its entries (below) for sm_90a; zeros where there is no such entry or nothing was recorded, and - for shared memory that was not. Another
 // compiler has other registers: with it, and for zeros, only that kernels compile is shown (shared memory is the kernels' own: compared whatever
-// compiles them). The list covers each pair of (types, dims, store, feature, policy) that kernels differ by; a part that has each of them is compiled
+// compiles them). The list has, of each family, each pair of types, dims, store, features and policy (units_pairs_test.cc); a part that has each of them is compiled
 // for the other generations. Whatever the compiler: it says of no kernel that it broke up the wgmma of it.
 //   KVLOOM_RECORD_UNITS=all or WORD test_jit --gtest_filter=Units.*   writes the list anew, or its lines of keys that contain WORD (and
 //                                                                     fails, so that nobody leaves it on)
-//   KVLOOM_UNITS=N, all or WORD    so many of them, or the keys that contain WORD; default 4, and one for each other generation. All: 20 minutes of a core
+//   KVLOOM_UNITS=N, all or WORD    so many of them, or the keys that contain WORD; default 4, and one for each other generation. All: 20 to 25 minutes of a core
 //   KVLOOM_UNITS_SECONDS=S         instead: as many as are begun in S seconds, and of the other generations' in S / 5 more
 //   KVLOOM_UNITS_FROM=N            which is the first, counted from 0 and around the list's end
 //   KVLOOM_UNITS_COMPARABLE=1      another compiler than the recorded one is a failure

@@ -19,18 +19,14 @@ struct UnitSpec {
   int shared_per_sm = 233472;  // bytes; sm_80: 167936, sm_86, sm_89, sm_120: 102400
 };
 
-/// Bytes of Q's tile and the stages of K and V.
-KVLOOM_HD constexpr int tile_bytes(const AttendConfig& c) {
-  const int q_row = round_up(c.head_dim_qk * 2, 128), k_row = round_up(c.head_dim_qk * size_of(c.kv_dtype), 128),
-            v_row = round_up(c.head_dim_vo * size_of(c.kv_dtype), 128);
-  return c.tile_rows * q_row + c.stages * c.tile_kv * (k_row + v_row);
-}
-
 /// Bytes of shared memory of a CTA, at most kSharedSlack too many (unit.cuh compares it with the real thing).
 inline constexpr int kSharedSlack = 256;
 KVLOOM_HD constexpr int shared_estimate(const AttendConfig& c, const UnitSpec& s) {
-  int bytes = tile_bytes(c);
-  if (c.fp8() && s.rotates_keys) bytes += c.tile_kv * round_up(c.head_dim_qk * 2, 128);
+  const int q_row = round_up(c.head_dim_qk * 2, 128), k_row = round_up(c.head_dim_qk * size_of(c.kv_dtype), 128),
+            v_row = round_up(c.head_dim_vo * size_of(c.kv_dtype), 128);
+  int bytes = c.tile_rows * q_row + c.stages * c.tile_kv * (k_row + v_row);
+  if (c.fp8() && s.rotates_keys) bytes += c.tile_kv * q_row;
+  bytes = max_of(bytes, c.merge_bytes());
   bytes += c.warps() * 16 * round_up(c.copy_rows(), 32);  // places
   if (c.fixed_split) bytes += c.tile_rows * c.head_dim_vo * 4 + c.tile_rows * c.warps_kv * 4;
   if (c.wide()) bytes += c.tile_rows * 128 + c.tile_rows * c.warps_kv * 4;
@@ -62,9 +58,6 @@ KVLOOM_HD constexpr AttendConfig with_stages(AttendConfig c, const UnitSpec& s, 
   return c;
 }
 
-/// True if the warps' merge (store.cuh) has room where Q, K and V were.
-KVLOOM_HD constexpr bool merges_in_place(const AttendConfig& c) { return 4 * c.warps_kv * c.merge_floats() <= tile_bytes(c); }
-
 KVLOOM_HD constexpr bool is_large(const UnitSpec& s) { return s.head_dim_qk > 128 || s.head_dim_vo > 128; }
 
 /// Few rows against many keys: two CTAs of four warps, each with keys of its own; one keeps reading while the other begins and ends an item.
@@ -92,7 +85,7 @@ KVLOOM_HD constexpr AttendConfig memory_of_32_rows(const UnitSpec& s) {
   c.tile_rows = 32, c.tile_kv = key_bytes <= 256 ? 128 : 64, c.warps_rows = 1, c.warps_kv = 4;
   c.q_in_registers = s.head_dim_qk <= 64 && s.head_dim_vo <= 64;
   c = with_stages(c, s, 2, 3);
-  return fits(c, s, 2) && merges_in_place(c) ? c : with_stages(c, s, 1, 3);
+  return fits(c, s, 2) ? c : with_stages(c, s, 1, 3);
 }
 
 /// Many rows: 256 of them make the most of every tile that is read; warps may drift apart by a tile. Masks take a while to make: tiles that wait
@@ -119,7 +112,7 @@ KVLOOM_HD constexpr bool takes_8_warps(const UnitSpec& s) {
 }
 
 /// Steps of up to 32 rows have a kernel of their own where a warp can hold O of so many. Not under fixed_split, as above.
-KVLOOM_HD constexpr bool takes_32_rows(const UnitSpec& s) { return !s.fixed_split && s.head_dim_vo <= 128 && fits(memory_of_32_rows(s), s, 1) && merges_in_place(memory_of_32_rows(s)); }
+KVLOOM_HD constexpr bool takes_32_rows(const UnitSpec& s) { return !s.fixed_split && s.head_dim_vo <= 128 && fits(memory_of_32_rows(s), s, 1); }
 
 /// Of steps with nothing but few rows, and of the few rows beside compute_config. The same under fixed_split.
 KVLOOM_HD constexpr AttendConfig memory_config(const UnitSpec& s) { return memory_of_4_warps(s); }

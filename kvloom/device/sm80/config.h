@@ -41,6 +41,8 @@ struct AttendConfig {
   KVLOOM_HD constexpr int part_words() const { return (copy_rows() + 31) / 32; }             // of masks
   /// Floats of what one of the warps that share rows leaves for their merge: O fragments, then maxima and sums of the rows.
   KVLOOM_HD constexpr int merge_floats() const { return tile_rows * (head_dim_vo + 2); }
+  /// Bytes of all of them, which lie where Q, K and V were (store.cuh).
+  KVLOOM_HD constexpr int merge_bytes() const { return warps_kv > 1 && !wide() ? 4 * warps_kv * merge_floats() : 0; }
   KVLOOM_HD constexpr bool fp8() const { return is_fp8(kv_dtype); }
   KVLOOM_HD constexpr DType qk_dtype() const { return fp8() && convert_fp8 ? DType::f16 : q_dtype; }
   /// Weights and values are multiplied in f16 where V is fp8: both fit it exactly.

@@ -60,11 +60,12 @@ struct SharedMemory : ItemWords {
   /// Tiles that something is known of at a time: with keys of its own a warp knows the masks one tile before it copies, else when it does.
   static constexpr int kSlots = C.own_keys() ? C.tiles_ahead() + 2 : C.stages;
   static constexpr int kTileK = KRows<C>::bytes(C.tile_kv), kTileV = VRows<C>::bytes(C.tile_kv);
+  static constexpr int kTiles = QRows<C>::bytes(C.tile_rows) + C.stages * (kTileK + kTileV);
 
   alignas(128) char q[QRows<C>::bytes(C.tile_rows)];
   alignas(128) char k[C.stages][kTileK];
   alignas(128) char v[C.stages][kTileV];
-  alignas(128) char turned[kTurned ? QRows<C>::bytes(C.tile_kv) : 16];
+  alignas(128) char turned[max_of(kTurned ? QRows<C>::bytes(C.tile_kv) : 16, C.merge_bytes() - kTiles)];  // long V beside short K: the merge's end, too
   KeyPlace place[C.warps()][kPlaces];  // a warp's own: of the rows that it copies
   float fold_o[C.fixed_split ? C.tile_rows * C.head_dim_vo : 4];  // fixed_split: the chunks folded so far
   float exchange[C.wide() ? C.tile_rows * C.warps_kv : 4];        // wide: maxima of the warps, at the end their sums

@@ -22,7 +22,7 @@ __device__ __forceinline__ bool block_merge_warps(const WarpState<C, kDimTiles>&
   static_assert(C.warps_rows == 1, "warps share rows only where one warp holds them all");
   constexpr int kRowTiles = C.row_tiles(), kMaxima = kRowTiles * kDimTiles * 128, kSums = kMaxima + C.tile_rows, kStride = C.merge_floats();
   static_assert(kStride == kSums + C.tile_rows);
-  static_assert(kStride * 4 * C.warps_kv <= QRows<C>::bytes(C.tile_rows) + C.stages * (SharedMemory<C, V>::kTileK + SharedMemory<C, V>::kTileV));
+  static_assert(kStride * 4 * C.warps_kv == C.merge_bytes() && C.merge_bytes() <= SharedMemory<C, V>::kTiles + int(sizeof m.turned));
   float* const all = reinterpret_cast<float*>(m.q);
   const int warp = int(threadIdx.x) >> 5, lane = int(threadIdx.x) & 31;
   __syncthreads();
