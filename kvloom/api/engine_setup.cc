@@ -34,6 +34,7 @@ void set_gpu_schedule(Setup& s, const Capacity& capacity) {
     if (s.own.memory_32) s.own.memory_32->num_ctas = resident_ctas(*s.module, {runtime::AttendModule::kMemory32}, sms);
     if (s.own.compute) s.own.compute->num_ctas = resident_ctas(*s.module, {s.own.fetches_rows ? 3 : 1}, sms);
   }
+  if (s.own.memory_32 && capacity.max_query_tokens * s.spec.group_size() <= s.config.compute_rows_above) s.own.memory_32.reset();  // no step has so many rows
   // Decided by the capacity, not by the step: a captured graph must stay good as lengths grow.
   if (s.own.memory && s.own.memory->num_ctas > s.config.num_ctas && capacity.max_kv_tokens * s.spec.num_kv_heads <= kSmallStep * sms) s.own.memory.reset();
 }

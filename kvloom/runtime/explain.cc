@@ -110,7 +110,9 @@ std::string explain_choice(const AttentionSpec& spec, const Capacity& capacity, 
     text += kvloom::format("steps of the memory class alone: {} CTAs\n", own.memory->num_ctas) + class_line("memory", own.memory->classes[0]);
   }
   if (own.memory_32) {
-    text += kvloom::format("steps of up to {} packed rows alone: {} CTAs\n", own.memory_32->compute_rows_above, own.memory_32->num_ctas) + class_line("memory", own.memory_32->classes[0]);
+    const bool flat = config.levels == LevelMode::automatic && own.memory_32->levels == LevelMode::off;
+    text += kvloom::format("steps of up to {} packed rows alone: {} CTAs{}\n", own.memory_32->compute_rows_above, own.memory_32->num_ctas, flat ? ", shared prefixes are not looked for" : "") +
+            class_line("memory", own.memory_32->classes[0]);
   }
   if (own.compute) {
     text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one; pages of 8, 16, 32, ... tokens are fetched by boxes, which is faster" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);

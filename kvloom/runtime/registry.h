@@ -23,7 +23,7 @@ namespace kvloom::runtime {
 using CpuAttend = void (*)(const AttentionSpec& spec, const PlanView& plan, const AttendParams& params, const Scratch& scratch,
                            ThreadPool& pool, cpu::Target target, const cpu::UserStage& user, CtaTimes* timeline);
 
-/// Tiles and costs of steps of one class alone, where they have kernels of their own.
+/// Tiles and costs of steps of one kind alone, where they have kernels of their own: of one class, or by their rows.
 struct OwnSchedules {
   std::optional<SchedulerConfig> memory, compute;
   std::optional<SchedulerConfig> memory_32;  // no request has more than 32 packed rows, and some have more than others' compute_rows_above

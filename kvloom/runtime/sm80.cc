@@ -133,13 +133,14 @@ SchedulerConfig sm80_memory_schedule(const AttentionSpec& s, const GpuTarget& g,
 
 std::optional<SchedulerConfig> sm80_memory_32_schedule(const AttentionSpec& s, const GpuTarget& g, const SchedulerConfig& config) {
   const sm80::UnitSpec u = unit_spec(s, g, config.policy == Policy::fixed_split);
-  if (!sm80::takes_32_rows(u)) return {};
   const sm80::AttendConfig c = sm80::memory_of_32_rows(u);
+  if (!sm80::takes_32_rows(u) || s.group_size() > c.tile_rows) return {};
   SchedulerConfig own = config;
   own.compute_rows_above = c.tile_rows;
   own.classes[0] = memory_class(s, c);
   own.keep_whole_margin = int64_t(c.tile_kv) * own.classes[0].cost_per_token;
   own.num_ctas = g.num_sms * c.ctas_per_sm;
+  if (!config.levels_beside_many) own.levels = LevelMode::off;  // readers of a prefix have more than 32 rows together: such steps would run as steps of many rows
   return own;
 }
 

@@ -31,10 +31,27 @@ TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small: items of few rows\n")) << small.plan(decode.batch).explain();
   Step verify = make_step({{16, 100}, {1, 30}}, spec);
   EXPECT_TRUE(has(small.plan(verify.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << small.plan(verify.batch).explain();
-  EXPECT_TRUE(has(small.explain(), "\nsteps of up to 32 packed rows alone: 264 CTAs\n  memory   tile 32 packed rows x 64 keys")) << small.explain();
+  EXPECT_TRUE(has(small.explain(), "\nsteps of up to 32 packed rows alone: 264 CTAs, shared prefixes are not looked for\n  memory   tile 32 packed rows x 64 keys")) << small.explain();
   EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory: items of few rows\n")) << large.plan(decode.batch).explain();
   EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute: items of many rows\n")) << large.plan(prefill.batch).explain();
   EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed: items of few rows and of many\n")) << large.plan(both.batch).explain();
+}
+
+// Readers of a prefix have more than 32 rows together: levels would make steps of many rows of them.
+TEST_F(CudaEngine, StepsOfUpTo32RowsThatShareAPrefixKeepTheirKernel) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_90a";
+  options.kernel = "sm80";
+  Capacity capacity = large();
+  capacity.max_level_rows = 64, capacity.max_kv_tokens = 40000;
+  Engine engine(gpu_spec(), capacity, options);
+  for (const auto& [tokens, levels, entry] : {std::tuple(16, 1, "attend_memory_32"), {1, 2, "attend_small"}}) {
+    Step s = make_step(std::vector<Request>(4, {tokens, 4000}));
+    for (int r = 1; r < 4; ++r) std::copy_n(s.pages.begin(), 3200 / s.spec.page_size, s.pages.begin() + s.list_indptr[size_t(r)]);
+    const Plan plan = engine.plan(s.batch);
+    EXPECT_EQ(plan.view().header->num_levels, levels);
+    EXPECT_TRUE(has(plan.explain(), std::string("\nlaunch ") + entry + ": ")) << plan.explain();
+  }
 }
 
 TEST_F(CudaEngine, ExplainKnowsTheRoofsOfTheChipOrSaysThatItDoesNot) {

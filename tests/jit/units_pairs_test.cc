@@ -110,8 +110,13 @@ TEST(Units, TheListHasEveryPair) {
           for (const auto& [y, has_y] : values[b]) {
             if (there.count({x, y}) > 0) continue;
             for (Unit u : list) {
-              if (p[b].value(u) != y) continue;
-              p[a].copy(*has_x, u);
+              if (p[b].value(u) == y) {
+                p[a].copy(*has_x, u);
+              } else if (p[a].value(u) == x) {
+                p[b].copy(*has_y, u);
+              } else {
+                continue;
+              }
               EXPECT_FALSE(has_kernel(u)) << family << ": no unit has both " << x << " and " << y << "; add " << u.key();
             }
           }
