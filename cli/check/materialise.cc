@@ -2,6 +2,8 @@
 
 #include "cli/check/random.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -156,6 +158,24 @@ bool CaseData::user_keeps(Coord at) const {
   return false;
 }
 
+/// A slope hook says what logit() is, and GPUs compute by it: as they call it, before any key is known.
+void CaseData::check_slope(Coord at) {
+  const UserVariant* const user = case_.spec.variant.user;
+  if (user == nullptr || user->slope == nullptr || !slope_fault_.empty()) return;
+  constexpr float kScore = 0.75f;
+  constexpr double kRounding = 1e-6;  // of fp32: of a product and a sum
+  for (int32_t i = 0; i < case_.spec.group_size(); ++i) {
+    at.q_head = at.kv_head * case_.spec.group_size() + i;
+    const float slope = user->slope({at.request, at.q_index, at.q_pos, 0, 0, at.q_head, at.kv_head}, params_.variant);
+    const double bias = double(slope) * (double(at.kv_pos) - at.q_pos), want = kScore + bias, got = user->logit(kScore, at, params_.variant);
+    if (std::fabs(got - want) <= kRounding * (kScore + std::fabs(bias))) continue;
+    slope_fault_ = fmt::format("variant: slope and logit don't agree: at kv_pos {}, q_pos {}, query head {} slope is {}, and logit makes {:.9g} of a score of {}, wanted score + slope * (kv_pos - q_pos) = {:.9g}; "
+                               "GPUs compute by slope: mend one of the two, or leave slope out",
+                               at.kv_pos, at.q_pos, at.q_head, slope, got, kScore, want);
+    return;
+  }
+}
+
 /// One more than the largest position of a query or a key.
 int64_t CaseData::positions() const {
   int64_t most = 0;
@@ -187,7 +207,10 @@ void CaseData::find_kept() {
       if (!in_range(q_pos, pos, prefix) || !mask_keeps(request, q_index, g.kv_index0 + j)) continue;
       const Coord at{request, int32_t(q_index), int32_t(q_pos), int32_t(g.kv_index0 + j), int32_t(pos), 0, 0};
       for (int32_t h = head_begin; h < head_end; ++h) {
-        if (user_keeps({at.request, at.q_index, at.q_pos, at.kv_index, at.kv_pos, 0, h})) kept_[(page * page_size + slot) * heads + h] = 1;
+        const Coord pair{at.request, at.q_index, at.q_pos, at.kv_index, at.kv_pos, 0, h};
+        if (!user_keeps(pair)) continue;
+        kept_[(page * page_size + slot) * heads + h] = 1;
+        check_slope(pair);
       }
     }
   };

@@ -29,6 +29,9 @@ class CaseData {
   const AttendParams& params() const { return params_; }  // the same tensors, for REF
   Capacity capacity() const;
 
+  /// What a user's slope hook says that its logit hook does not do; "": nothing.
+  const std::string& slope_fault() const { return slope_fault_; }
+
   /// Outputs as nobody should see them: every byte 0xFF.
   void poison_outputs();
   /// "" if nothing but the elements of O and LSE was written since poison_outputs(), else what was.
@@ -68,6 +71,7 @@ class CaseData {
   bool in_range(int64_t q_pos, int64_t kv_pos, int64_t prefix) const;
   bool mask_keeps(int32_t request, int64_t q_index, int64_t column) const;
   bool user_keeps(Coord at) const;
+  void check_slope(Coord at);
   int64_t positions() const;
   int64_t position(int32_t request, int64_t q_index, int64_t kv_len) const;
 
@@ -82,6 +86,7 @@ class CaseData {
   std::vector<int64_t> kv_len64_, list_indptr64_, pages64_;
   std::vector<int32_t> qo_indptr32_, list_indptr32_, pages32_;
   std::vector<LevelGroup> groups_;
+  std::string slope_fault_;
   std::vector<uint8_t> kept_;  // [pages, page_size, kv heads]: some row keeps the key
   CaseParams user_params_;
   GuardedBuffer q_, k_, v_, o_, lse_, mask_, alibi_, sink_, k_scales_, v_scales_;

@@ -240,6 +240,8 @@ CaseResult run_data(CaseData& data, const CaseOptions& options) {
   CaseResult result;
   const std::vector<Schedule> schedules = options.schedules.empty() ? all_schedules(data.what()) : options.schedules;
   Schedule at;
+  result.errors.fault = data.slope_fault();
+  if (!result.errors.fault.empty()) return result;
   try {
     CaseRun run(data, options);
     for (const Schedule& schedule : schedules) {

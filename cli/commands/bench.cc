@@ -10,7 +10,7 @@
 #include "cli/report/timeline_files.h"
 #include "kvloom/api/kernels.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -151,25 +151,30 @@ bool passes(const std::string& name, const std::string& filter) {
 
 /// The shapes whose names pass. A part that none does is a mistake: what there is.
 template <class Shape>
-std::vector<Shape> chosen(std::vector<Shape> shapes, const std::string& filter) {
+std::vector<Shape> chosen(std::vector<Shape> shapes, const std::string& filter, const std::string& where = "") {
   std::string names;
   for (const Shape& s : shapes) names += (names.empty() ? "" : ", ") + s.name;
   for (const std::string& part : CLI::detail::split(filter, ',')) {
     if (std::any_of(shapes.begin(), shapes.end(), [&](const Shape& s) { return passes(s.name, part); })) continue;
-    throw CLI::ValidationError("--filter", "got '" + part + "', wanted part of a row's name: " + names);
+    throw CLI::ValidationError("--filter", "got '" + part + "', wanted part of a row's name" + where + ": " + names);
   }
   std::erase_if(shapes, [&](const Shape& s) { return !passes(s.name, filter); });
   return shapes;
 }
 
+std::string presets_text(const Options& options) { return fmt::format(" of --preset {}", fmt::join(options.presets, ",")); }
+
 void list_gpu_rows(const Options& options) {
   nlohmann::ordered_json out{{"presets", nlohmann::ordered_json::array()}, {"rows", nlohmann::ordered_json::array()}};
-  for (const GpuShape& s : chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter)) {
+  for (const GpuShape& s : chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter, presets_text(options))) {
     out["rows"].push_back(to_json(s));
     out["rows"].back()["key"] = gpu_kernel_key(run_spec(s), options.steps.arch, s.policy == Policy::fixed_split);
   }
   for (const GpuPreset& p : gpu_presets()) {
-    if (std::find(options.presets.begin(), options.presets.end(), p.name) == options.presets.end()) continue;
+    if (std::find(options.presets.begin(), options.presets.end(), p.name) == options.presets.end()) {
+      if (options.json != "-") fmt::print("{} (--preset {}): {}\n", p.name, p.name, p.what);
+      continue;
+    }
     nlohmann::ordered_json names = nlohmann::ordered_json::array();
     if (options.json != "-") fmt::print("{}: {}\n", p.name, p.what);
     for (const GpuShape& s : gpu_bench_shapes({p.name}, !options.even_lengths)) {
@@ -211,7 +216,7 @@ int run(Options options) {
   if (options.constants && options.presets.empty() && !options.list) return run_gpu(options, {});
   if (options.presets.empty()) options.presets = {"serving"};
   if (options.list) return (gpu ? list_gpu_rows : list_cpu_rows)(options), 0;
-  if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter));
+  if (gpu) return run_gpu(options, chosen(gpu_bench_shapes(options.presets, !options.even_lengths), options.filter, presets_text(options)));
   if (options.repeat > 0) options.bench.repeat = options.repeat;
   options.bench.timeline = !options.timelines.empty();
   return run_cpu(options, chosen(cpu_bench_shapes(), options.filter)), 0;

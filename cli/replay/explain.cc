@@ -71,6 +71,9 @@ void check(const ExplainOptions& o, const Model& model) {
   require(o.q_len.size() == 1 || o.q_len.size() == o.kv_len.size(), "--q-len: got {} lengths, wanted 1 or {} (one a --kv-len)",
           o.q_len.size(), o.kv_len.size());
   require(o.layer >= 0 && o.layer < model.layers, "--layer: got {}, wanted 0 to {}", o.layer, model.layers - 1);
+  int64_t tokens = 0;
+  for (const int32_t n : o.kv_len) tokens += max_of(0, n);
+  require(o.max_kv_tokens == 0 || o.max_kv_tokens >= tokens, "--max-kv-tokens: got {}, wanted at least {}: what the step's requests have", o.max_kv_tokens, tokens);
   for (size_t r = 0; r < o.kv_len.size(); ++r) {
     const int32_t q_len = o.q_len.size() == 1 ? o.q_len[0] : o.q_len[r];
     require(o.kv_len[r] >= 0 && q_len >= 0, "--kv-len, --q-len: request {}: got {} and {}, wanted 0 or more", r, o.kv_len[r], q_len);

@@ -63,6 +63,7 @@ void describe_device_step(const AttentionSpec& spec, const DeviceBatch& b, api::
 
 /// Refuses engines that can't.
 void check_can_plan(api::EngineState& s) {
+  s.check_device("plan_on_device");
   if (!s.runner) {
     fail(ErrorCode::unsupported, "plan_on_device: got an engine without a GPU to run on, wanted one with options.backend = cuda; plan() is for all");
   }

@@ -22,6 +22,7 @@ std::string describe_variant(const UserVariant& v) {
                                     {v.keep != nullptr, "keep"},
                                     {v.weight != nullptr, "weight"},
                                     {v.finish != nullptr, "finish"},
+                                    {v.slope != nullptr, "slope"},
                                     {!(v.range == KeyRange()), "range"}}) {
     if (there) hooks += (hooks.empty() ? "" : ", ") + std::string(name);
   }

@@ -48,6 +48,7 @@ struct UserVariant {
   bool (*keep)(const Coord& c, const VariantParams& p) = nullptr;
   float (*weight)(float logit, const VariantParams& p) = nullptr;
   RowFinish (*finish)(float lse, int32_t q_head, const VariantParams& p) = nullptr;
+  float (*slope)(const Coord& c, const VariantParams& p) = nullptr;  // what the text promises of logit; the CPU has no use for it
 };
 
 /// Keys that both keep.

@@ -46,6 +46,7 @@ UserVariant describe_user(const char* name) {
   if constexpr (variants::HasKeep<Hooks, P>) v.keep = [](const Coord& c, const P& p) { return Hooks::keep(c, p); };
   if constexpr (variants::HasWeight<Hooks, P>) v.weight = [](float x, const P& p) { return Hooks::weight(x, p); };
   if constexpr (variants::UserFinish<U>) v.finish = [](float lse, int32_t head, const P& p) { return Hooks::finish(lse, head, p); };
+  if constexpr (variants::UserSlope<U>) v.slope = [](const Coord& c, const P& p) { return Hooks::slope(c, p); };
   return v;
 }
 

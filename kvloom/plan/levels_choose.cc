@@ -102,11 +102,11 @@ bool PrefixFinder::fit(const AttentionSpec& spec, const Capacity& capacity, cons
   if (groups == 0 && !notes.empty()) return false;  // all were dropped
   if (!notes.empty()) notes += "; ";
   if (groups == 0) {
-    notes += format("levels: {} shared prefixes found, none taken: none saves more than {} tokens of reading by itself, and {} for each request that reads it",
-                         nodes_.size(), config.level_more_gain, config.level_reader_gain);
+    notes += format("levels: {} shared prefix{} found, none taken: none saves more than {} tokens of reading by itself, and {} for each request that reads it",
+                         nodes_.size(), nodes_.size() == 1 ? "" : "es", config.level_more_gain, config.level_reader_gain);
   } else {
-    notes += format("levels: {} shared prefixes not taken: they save {} tokens of reading, a first level must save {}", groups, saved,
-                         first_gain);
+    notes += format("levels: {} shared prefix{} not taken: {} {} tokens of reading, a first level must save {}", groups, groups == 1 ? "" : "es",
+                    groups == 1 ? "it saves" : "they save", saved, first_gain);
   }
   return false;
 }

@@ -35,7 +35,7 @@ std::string binds(double intensity, const Ridge& ridge) {
   return intensity < ridge.flop_per_byte ? ": memory binds" : ": compute binds";
 }
 
-std::string roof_lines(const AttentionSpec& spec, const Ridge& ridge, int64_t tile_rows) {
+std::string roof_lines(const AttentionSpec& spec, const Ridge& ridge, const char* tile_name, int64_t tile_rows) {
   std::string text = "roof     ";
   if (ridge.flop_per_byte > 0.0) text += kvloom::format("ridge about {:.0f} FLOP a byte of K and V: ", ridge.flop_per_byte);
   text += ridge.from + "\n";
@@ -47,7 +47,7 @@ std::string roof_lines(const AttentionSpec& spec, const Ridge& ridge, int64_t ti
     const double shared = flop_per_byte(spec, group, true);
     text += kvloom::format("; where V lies within K (MLA) {:.1f}{}", shared, binds(shared, ridge));
   }
-  return text + kvloom::format("\n  compute tile   {} packed rows, {:.1f} FLOP a byte where no other tile reads the same keys{}\n",
+  return text + kvloom::format("\n  {:<14} {} packed rows, {:.1f} FLOP a byte where no other tile reads the same keys{}\n", kvloom::format("{} tile", tile_name),
                                tile_rows, tile, binds(tile, ridge));
 }
 
@@ -70,7 +70,7 @@ std::string levels_line(const AttentionSpec& spec, const Capacity& capacity, con
   const std::string why_not = no_levels(spec, capacity, config);
   if (!why_not.empty()) return "levels   shared prefixes are not looked for: " + why_not + "\n";
   std::string text = kvloom::format("levels   prefixes that page tables share are read once where that saves at least {} tokens of reading", config.level_first_gain);
-  if (config.level_first_percent > 0) text += kvloom::format(", {} % of what the step reads", config.level_first_percent);
+  if (config.level_first_percent > 0) text += kvloom::format(", {} % of the step's cost (in tokens read by few rows; a tile of many rows counts as what it computes)", config.level_first_percent);
   if (config.level_reader_gain > 0) text += kvloom::format(", and {} tokens for each request that shares", config.level_reader_gain);
   if (!config.levels_beside_many) text += "; not beside requests of many rows";
   if (config.cost_level_item > 0) {
@@ -101,11 +101,15 @@ std::string explain_choice(const AttentionSpec& spec, const Capacity& capacity, 
     if (!c.declined.empty()) text += kvloom::format("declined {}: {}\n", c.key, c.declined);
   }
   text += kvloom::format("CTAs     {}{}\n", config.num_ctas, choice.on_gpu() ? "" : ", virtual: whichever thread is free takes the next");
-  text +=
-      kvloom::format("classes  row groups with more than {} packed rows (query tokens x query heads of one KV head) are compute class\n",
-                     config.compute_rows_above);
-  text += "  costs that the planner balances, nanoseconds of one CTA, nominal:\n";
-  text += class_line("memory", config.classes[0]) + class_line("compute", config.classes[1]);
+  const bool one_class = config.policy == Policy::fixed_split && !config.classes_agree;
+  if (one_class) {
+    text += "classes  one, memory class, for row groups of any size: under fixed_split a row's bits must not depend on how many rows stand beside it\n";
+  } else {
+    text += kvloom::format("classes  row groups with more than {} packed rows (query tokens x query heads of one KV head) are compute class{}\n",
+                           config.compute_rows_above, own.memory_32 ? kvloom::format(", but not in steps of up to {} rows alone (below)", own.memory_32->compute_rows_above) : "");
+  }
+  text += "  costs that the planner balances, nanoseconds of one CTA, nominal:\n" + class_line("memory", config.classes[0]);
+  if (!one_class) text += class_line("compute", config.classes[1]);
   if (own.memory) {
     text += kvloom::format("steps of the memory class alone: {} CTAs\n", own.memory->num_ctas) + class_line("memory", own.memory->classes[0]);
   }
@@ -118,7 +122,8 @@ std::string explain_choice(const AttentionSpec& spec, const Capacity& capacity, 
     text += kvloom::format("steps of the compute class alone: {} {}\n", own.compute->num_ctas, own.fetches_rows ? "CTAs, which fetch rows one by one; pages of 8, 16, 32, ... tokens are fetched by boxes, which is faster" : "clusters of CTAs") + class_line("compute", own.compute->classes[1]);
   }
   text += levels_line(spec, capacity, config, own) + without_wgmma(spec, *winner.kernel, config.policy == Policy::fixed_split);
-  text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), (own.compute ? *own.compute : config).classes[1].tile_rows);
+  text += roof_lines(spec, ridge_of(*winner.kernel, spec, choice.gpu, config.policy == Policy::fixed_split), one_class ? "memory" : "compute",
+                     (own.compute ? *own.compute : config).classes[one_class ? 0 : 1].tile_rows);
   if (spec.variant.rope.mode != RopeMode::none) {
     text +=
         "advice   RoPE is fused: every tile of rows rotates the keys that it reads, so prefill rotates them many times. Prefer RoPE at "

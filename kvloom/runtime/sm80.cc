@@ -5,6 +5,8 @@
 #include "kvloom/device/sm80/choose.h"
 #include "kvloom/support/format.h"
 
+#include <bit>
+
 namespace kvloom::runtime {
 namespace {
 
@@ -58,6 +60,42 @@ std::string dim_refusal(const AttentionSpec& s) {
   return "";
 }
 
+/// Bytes of shared memory that a CTA wants and the chip has not; 0: all kernels fit.
+int32_t bytes_beyond(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
+  for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::mixed_memory_config(u), sm80::compute_config(u)}) {
+    const int32_t bytes = sm80::shared_estimate(c, u);
+    if (bytes > g.shared_bytes_block) return bytes;
+  }
+  return 0;
+}
+
+/// The fewest changes with which the spec fits the chip: "; with fp8 K and V it fits"; "": none do.
+std::string what_fits(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
+  const struct {
+    bool possible;
+    const char* text;
+  } changes[] = {{!is_fp8(s.kv_dtype), "fp8 K and V"},
+                 {fixed_split, "another policy than fixed_split"},
+                 {s.variant.rope.mode != RopeMode::none, "keys rotated as they are written (append_kv) instead of fused RoPE"}};
+  for (int count = 1; count <= 3; ++count) {
+    for (unsigned set = 1; set < 8; ++set) {
+      std::string text;
+      bool possible = std::popcount(set) == count;
+      for (int i = 0; i < 3; ++i) {
+        if (!(set >> i & 1)) continue;
+        possible = possible && changes[i].possible;
+        text += (text.empty() ? "" : " and ") + std::string(changes[i].text);
+      }
+      AttentionSpec changed = s;
+      if (set & 1) changed.kv_dtype = DType::e4m3;
+      if (set & 4) changed.variant.rope.mode = RopeMode::none;
+      if (possible && bytes_beyond(changed, g, fixed_split && !(set & 2)) == 0) return kvloom::format("; with {} it fits", text);
+    }
+  }
+  return "";
+}
+
 /// Nanoseconds of one CTA. An item costs what lies between its words and its first key, and its end; with two CTAs half of that is hidden.
 KernelClass memory_class(const AttentionSpec& s, const sm80::AttendConfig& c) {
   const double dims = double(s.head_dim_qk) + s.head_dim_vo;
@@ -88,17 +126,10 @@ std::string sm80_refusal(const AttentionSpec& s, const GpuTarget& g, bool fixed_
   }
   const std::string dims = dim_refusal(s);
   if (!dims.empty()) return dims;
-  const sm80::UnitSpec u = unit_spec(s, g, fixed_split);
-  for (const sm80::AttendConfig& c : {sm80::memory_config(u), sm80::mixed_memory_config(u), sm80::compute_config(u)}) {
-    const int32_t bytes = sm80::shared_estimate(c, u);
-    if (bytes <= g.shared_bytes_block) continue;
-    AttentionSpec narrow = s;
-    narrow.kv_dtype = DType::e4m3;
-    const bool fp8_fits = !is_fp8(s.kv_dtype) && sm80_refusal(narrow, g, fixed_split).empty();
-    return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}{}", s.head_dim_qk, s.head_dim_vo,
-                          bytes, g.arch, g.shared_bytes_block, fp8_fits ? "; fp8 K and V fit" : "");
-  }
-  return "";
+  const int32_t bytes = bytes_beyond(s, g, fixed_split);
+  if (bytes == 0) return "";
+  return kvloom::format("head dims {} and {} want about {} bytes of shared memory for a CTA; {} has {}{}", s.head_dim_qk, s.head_dim_vo, bytes, g.arch,
+                        g.shared_bytes_block, what_fits(s, g, fixed_split));
 }
 
 OwnSchedules sm80_schedule(const AttentionSpec& s, const GpuTarget& g, SchedulerConfig& config) {

@@ -120,13 +120,14 @@ OwnSchedules sm90_schedule(const AttentionSpec& s, const GpuTarget& g, Scheduler
   if (streams_alone(s)) return schedule_beside_sm80(s, g, config);
   const sm90::AttendConfig mixed = mixed::config_of(unit_spec(s)).many, compute = sm90::compute_config(unit_spec(s)), rows = sm90::rows_config(unit_spec(s));
   sm80_schedule(s, g, config);
-  config.cost_partial_row = kPartialRow;
   use_levels(config);
+  OwnSchedules own;
+  own.memory_32 = sm80_memory_32_schedule(s, g, config);
+  config.cost_partial_row = kPartialRow;
   use_stream(s, config);
   config.classes[1] = compute_class(s, mixed);
   config.num_ctas = g.num_sms;
   config.fill_from = kFillFrom;
-  OwnSchedules own;
   own.memory = config;
   own.memory->saturating_ctas = stream_saturating_ctas(g.num_sms);
   config.classes[0] = stream_class_beside(s);
@@ -150,18 +151,20 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
     }
     return jit::attend_unit(key, s, configs, entries);
   }
+  const Sm80Texts many = sm80_texts(s, g, fixed_split);
+  const auto add_32_rows = [&](std::vector<jit::UnitConfig>& configs, std::vector<jit::UnitEntry>& entries) {
+    if (many.memory_32.empty()) return;
+    configs.push_back({"sm80", "kMemory32", many.memory_32});
+    entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
+  };
   if (streams_alone(s)) {
-    const Sm80Texts many = sm80_texts(s, g, fixed_split);
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
     std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(stream_config(s))}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}};
     std::vector<jit::UnitEntry> entries{{"attend_memory", "KVLOOM_STREAM_ATTEND", "kMemory"},
                                         {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
                                         {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
                                         {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}};
-    if (!many.memory_32.empty()) {
-      configs.push_back({"sm80", "kMemory32", many.memory_32});
-      entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
-    }
+    add_32_rows(configs, entries);
     return jit::attend_unit(key, s, configs, entries);
   }
   const mixed::AttendConfig mixed = mixed::config_of(unit_spec(s));
@@ -172,6 +175,7 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
     configs.push_back({"sm90", "kRows", config_text(sm90::rows_config(unit_spec(s)))});
     entries.push_back({"attend_small", "KVLOOM_SM90_ATTEND", "kRows"});
   }
+  add_32_rows(configs, entries);
   return jit::attend_unit(key, s, configs, entries);
 }
 

@@ -207,7 +207,9 @@ struct CheckUser {
                 "the hooks are called logit, keep, weight, slope and finish");
   static_assert(!(requires { &U::query; } || requires { &U::key; } || requires { &U::value; }),
                 "a user's variant has no query, key or value hook; fused RoPE is spec.variant.rope");
-  static_assert(kLogit || kKeep || kWeight || kFinish || kRange, "a variant has at least one of logit, keep, weight, finish and range");
+  static_assert(kLogit || kKeep || kWeight || kFinish || kRange || requires { &U::logit; } || requires { &U::keep; } || requires { &U::weight; } || requires { &U::finish; } ||
+                    requires { &U::slope; },  // which of them is wrong stands above
+                "a variant has at least one of logit, keep, weight, finish and range");
   static_assert(kSum == kWeight, "the weight hook and reduction = kvloom::Reduction::sum go together; softmax makes its own weights");
   static_assert(!kSlope || kLogit, "the slope hook stands beside a logit hook: logit is score + slope * (c.kv_pos - c.q_pos)");
   static_assert(!requires { typename U::Params; } || requires { Params::kvloom_params(); },

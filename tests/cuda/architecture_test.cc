@@ -31,21 +31,24 @@ TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
   EXPECT_TRUE(has(small.plan(decode.batch).explain(), "\nlaunch attend_small: items of few rows\n")) << small.plan(decode.batch).explain();
   Step verify = make_step({{16, 100}, {1, 30}}, spec);
   EXPECT_TRUE(has(small.plan(verify.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << small.plan(verify.batch).explain();
+  EXPECT_TRUE(has(large.plan(verify.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << large.plan(verify.batch).explain();
+  EXPECT_TRUE(has(large.explain(), "\nsteps of up to 32 packed rows alone: 264 CTAs\n  memory   tile 32 packed rows x 64 keys")) << large.explain();
   EXPECT_TRUE(has(small.explain(), "\nsteps of up to 32 packed rows alone: 264 CTAs, shared prefixes are not looked for\n  memory   tile 32 packed rows x 64 keys")) << small.explain();
   EXPECT_TRUE(has(large.plan(decode.batch).explain(), "\nlaunch attend_memory: items of few rows\n")) << large.plan(decode.batch).explain();
   EXPECT_TRUE(has(large.plan(prefill.batch).explain(), "\nlaunch attend_compute: items of many rows\n")) << large.plan(prefill.batch).explain();
   EXPECT_TRUE(has(large.plan(both.batch).explain(), "\nlaunch attend_mixed: items of few rows and of many\n")) << large.plan(both.batch).explain();
 }
 
-// Readers of a prefix have more than 32 rows together: levels would make steps of many rows of them.
-TEST_F(CudaEngine, StepsOfUpTo32RowsThatShareAPrefixKeepTheirKernel) {
+// Readers of a prefix have more than 32 rows together: levels make steps of many rows of them, which family sm80 leaves alone.
+TEST_F(CudaEngine, StepsOfUpTo32RowsThatShareAPrefix) {
   EngineOptions options = cuda_options();
   options.cuda_arch = "sm_90a";
-  options.kernel = "sm80";
   Capacity capacity = large();
   capacity.max_level_rows = 64, capacity.max_kv_tokens = 40000;
-  Engine engine(gpu_spec(), capacity, options);
-  for (const auto& [tokens, levels, entry] : {std::tuple(16, 1, "attend_memory_32"), {1, 2, "attend_small"}}) {
+  for (const auto& [kernel, tokens, levels, entry] :
+       {std::tuple("sm80", 16, 1, "attend_memory_32"), {"sm80", 1, 2, "attend_small"}, {"sm90", 16, 2, "attend_mixed"}, {"sm90", 1, 2, "attend_mixed"}}) {
+    options.kernel = kernel;
+    Engine engine(gpu_spec(), capacity, options);
     Step s = make_step(std::vector<Request>(4, {tokens, 4000}));
     for (int r = 1; r < 4; ++r) std::copy_n(s.pages.begin(), 3200 / s.spec.page_size, s.pages.begin() + s.list_indptr[size_t(r)]);
     const Plan plan = engine.plan(s.batch);
@@ -79,7 +82,7 @@ TEST_F(CudaEngine, ExplainSaysWhenPrefixesBecomeLevels) {
     return Engine(spec, capacity, options).explain();
   };
   const std::string sm90 = text("sm_90a", "sm90", Policy::automatic), sm80 = text("sm_80", "sm80", Policy::automatic), fixed = text("sm_90a", "sm90", Policy::fixed_split);
-  EXPECT_TRUE(has(sm90, "\nlevels   prefixes that page tables share are read once where that saves at least 2000 tokens of reading, 16 % of what the step reads, and 300 tokens for each request that shares; "
+  EXPECT_TRUE(has(sm90, "\nlevels   prefixes that page tables share are read once where that saves at least 2000 tokens of reading, 16 % of the step's cost (in tokens read by few rows; a tile of many rows counts as what it computes), and 300 tokens for each request that shares; "
                         "where all requests have few rows, an item costs 2400 ns more then, and attend_mixed runs the step\n")) << sm90;
   EXPECT_TRUE(has(sm80, "and 600 tokens for each request that shares; not beside requests of many rows; ")) << sm80;
   EXPECT_TRUE(has(fixed, "\nlevels   shared prefixes are not looked for: under fixed_split a request's bits must not depend on what it shares")) << fixed;

@@ -135,41 +135,43 @@ TEST_F(GpuDevicePlan, RunsAndHasTheHostsBytes) {
   }
 }
 
-// Up to 32 packed rows a request (family sm80): what is declared decides, and a graph of it takes fewer rows, too.
+// Up to 32 packed rows a request: what is declared decides, and a graph of it takes fewer rows, too.
 TEST_F(GpuDevicePlan, StepsOfUpTo32Rows) {
-  const Capacity capacity{8, 100, 20000, 0, 0};
-  EngineOptions options = stream_options();
-  options.kernel = "sm80";
-  Engine engine(gpu_spec(), capacity, options);
-  Step largest = make_step({{100, 20000}});
-  DeviceArrays arrays(capacity);
-  arrays.batch.max_q_len = 16;
-  GpuStep tensors(largest);
-  GpuStream stream(0);
-  arrays.take(make_step({{1, 1}}));
-  Plan plan = engine.plan_on_device(arrays.batch, stream.handle());
-  fit(tensors, capacity);
-  tensors.tensors.pages = arrays.batch.pages;
-  stream.begin_capture();
-  engine.replan_on_device(plan, arrays.batch, stream.handle());
-  engine.run(plan, tensors.tensors, stream.handle());
-  stream.end_capture();
-  const std::vector<std::vector<Request>> steps = {
-      {{16, 5000}, {9, 33}, {1, 7000}}, {{16, 16}, {10, 0}, {16, 4000}, {16, 1}, {16, 9}, {16, 700}, {9, 64}, {1, 1}}, {{1, 900}, {8, 31}}, {{0, 0}}, {{12, 19000}}};
-  for (size_t i = 0; i < steps.size(); ++i) {
-    Step s = make_step(padded(steps[i], capacity.max_requests), gpu_spec(), uint32_t(i + 5));
-    arrays.take(s);
-    tensors.refill(s);
-    stream.launch();
-    stream.synchronize();
-    expect_device_right(tensors, s, "step " + std::to_string(i));
-    engine.check(plan, stream.handle());
-    EXPECT_TRUE(has(plan.explain(), "launch attend_memory_32")) << plan.explain();
-    if (i == 2 || i == 3) continue;  // few rows, or none: the host's plan is of another kind
-    const Plan host = engine.plan(s.batch);
-    const Span<const char> got = plan.bytes(), want = host.bytes();
-    ASSERT_EQ(got.size, want.size);
-    EXPECT_EQ(std::memcmp(got.data, want.data, size_t(want.size)), 0) << "step " << i;
+  for (const char* family : families()) {
+    const Capacity capacity{8, 100, 20000, 0, 0};
+    EngineOptions options = stream_options();
+    options.kernel = family;
+    Engine engine(gpu_spec(), capacity, options);
+    Step largest = make_step({{100, 20000}});
+    DeviceArrays arrays(capacity);
+    arrays.batch.max_q_len = 16;
+    GpuStep tensors(largest);
+    GpuStream stream(0);
+    arrays.take(make_step({{1, 1}}));
+    Plan plan = engine.plan_on_device(arrays.batch, stream.handle());
+    fit(tensors, capacity);
+    tensors.tensors.pages = arrays.batch.pages;
+    stream.begin_capture();
+    engine.replan_on_device(plan, arrays.batch, stream.handle());
+    engine.run(plan, tensors.tensors, stream.handle());
+    stream.end_capture();
+    const std::vector<std::vector<Request>> steps = {
+        {{16, 5000}, {9, 33}, {1, 7000}}, {{16, 16}, {10, 0}, {16, 4000}, {16, 1}, {16, 9}, {16, 700}, {9, 64}, {1, 1}}, {{1, 900}, {8, 31}}, {{0, 0}}, {{12, 19000}}};
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Step s = make_step(padded(steps[i], capacity.max_requests), gpu_spec(), uint32_t(i + 5));
+      arrays.take(s);
+      tensors.refill(s);
+      stream.launch();
+      stream.synchronize();
+      expect_device_right(tensors, s, family + (" step " + std::to_string(i)));
+      engine.check(plan, stream.handle());
+      EXPECT_TRUE(has(plan.explain(), "launch attend_memory_32")) << family << plan.explain();
+      if (i == 2 || i == 3) continue;  // few rows, or none: the host's plan is of another kind
+      const Plan host = engine.plan(s.batch);
+      const Span<const char> got = plan.bytes(), want = host.bytes();
+      ASSERT_EQ(got.size, want.size);
+      EXPECT_EQ(std::memcmp(got.data, want.data, size_t(want.size)), 0) << family << " step " << i;
+    }
   }
 }
 

@@ -51,6 +51,12 @@ class GpuEngine : public testing::Test {
   }
   FakeGpu& gpu = FakeGpu::get();
 
+  /// That this GPU runs, of those with steps of up to 32 rows.
+  std::vector<const char*> families() const {
+    if (gpu.is_fake() || gpus()[0].arch == "sm_90a") return {"sm80", "sm90"};
+    return {"sm80"};
+  }
+
  private:
   /// Kernels are compiled in that time, too; under a sanitizer everything takes longer.
   static std::chrono::seconds limit() {

@@ -77,12 +77,12 @@ TEST_F(GpuGraph, B69_TheSameTokensSpreadAnyWay) {
   Engine engine(gpu_spec(), {8, 64, 4000, 0, 0}, cuda_options());
   const auto stream = std::make_shared<GpuStream>(0);
   replay_all(engine, stream, {{57, 300}, {1, 64}, {1, 8}, {1, 90}, {1, 20}, {1, 40}, {1, 30}, {1, 100}},
-             {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {9, 30}, {1, 100}},
+             {{{17, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {1, 30}, {1, 100}},
               {{1, 8}, {20, 640}, {1, 8}, {9, 9}, {1, 20}, {22, 40}, {1, 30}, {9, 10}},
               {{0, 8}, {0, 640}, {54, 155}, {9, 9}, {0, 20}, {1, 40}, {0, 30}, {0, 10}}},
              "both");
   replay_all(engine, stream, {{0, 300}, {0, 64}, {0, 8}, {64, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
-             {{{9, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {9, 40}, {10, 30}, {0, 100}}, {{32, 700}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {32, 33}}}, "many");
+             {{{17, 90}, {9, 64}, {9, 9}, {9, 90}, {9, 20}, {11, 40}, {0, 30}, {0, 100}}, {{32, 700}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {0, 5}, {32, 33}}}, "many");
   replay_all(engine, stream, {{8, 300}, {8, 64}, {8, 8}, {8, 90}, {0, 200}, {0, 40}, {0, 300}, {0, 100}},
              {{{4, 90}, {4, 64}, {4, 8}, {4, 90}, {4, 20}, {4, 40}, {4, 30}, {4, 100}}, {{0, 5}, {8, 900}, {1, 700}, {7, 90}, {8, 8}, {8, 8}, {0, 30}, {0, 100}}}, "few");
 }
@@ -104,8 +104,8 @@ TEST_F(GpuGraph, B70_AllTokensInOneRequest) {
   for (Request& r : all) r.q_len = 0;
   all[0].q_len = 8;
   replay_all(engine, stream, few, {all}, "few");
-  std::vector<Request> spread = decodes(52, 512), together = spread;
-  spread[0].q_len = 13, together[0].q_len = 0, together[1].q_len = 63;
+  std::vector<Request> spread = decodes(48, 512), together = spread;
+  spread[0].q_len = 17, together[0].q_len = 0, together[1].q_len = 63;
   for (size_t i = 3; i < together.size(); ++i) together[i].q_len = 0;
   replay_all(engine, stream, spread, {together}, "beside others");
 }
@@ -125,26 +125,28 @@ TEST_F(GpuGraph, B71_FewerRequestsThanCaptured) {
   graph.replay(again, "17");
 }
 
-// Up to 32 packed rows a request (family sm80): a kernel of its own, so a graph of its own.
+// Up to 32 packed rows a request: a kernel of its own, so a graph of its own.
 TEST_F(GpuGraph, StepsOfUpTo32Rows) {
-  EngineOptions options = cuda_options();
-  options.kernel = "sm80";
-  Engine engine(gpu_spec(), {8, 100, 8 * 900, 0, 0}, options);
-  const std::vector<Request> most(6, {16, 900});
-  Step first = make_step(most);
-  EXPECT_TRUE(has(engine.plan(first.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << engine.plan(first.batch).explain();
-  Captured graph(engine, first);
-  const std::vector<std::vector<Request>> steps = {{{9, 300}}, {{16, 16}, {1, 900}, {0, 5}, {8, 777}, {13, 64}}, {{10, 0}, {2, 1}}, most};
-  for (size_t i = 0; i < steps.size(); ++i) {
-    Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
-    graph.replay(s, std::to_string(i));
-  }
-  EXPECT_EQ(graph.captures, 0);
-  for (const std::vector<Request>& other : {std::vector<Request>{{8, 300}, {1, 20}}, {{17, 300}}, {{2, 300}, {40, 300}}}) {
-    const int before = graph.captures;
-    Step s = make_step(other, gpu_spec(), 3);
-    graph.replay(s, "another kind");
-    EXPECT_EQ(graph.captures, before + 1);
+  for (const char* family : families()) {
+    EngineOptions options = cuda_options();
+    options.kernel = family;
+    Engine engine(gpu_spec(), {8, 100, 8 * 900, 0, 0}, options);
+    const std::vector<Request> most(6, {16, 900});
+    Step first = make_step(most);
+    EXPECT_TRUE(has(engine.plan(first.batch).explain(), "\nlaunch attend_memory_32: items of few rows\n")) << engine.plan(first.batch).explain();
+    Captured graph(engine, first);
+    const std::vector<std::vector<Request>> steps = {{{9, 300}}, {{16, 16}, {1, 900}, {0, 5}, {8, 777}, {13, 64}}, {{10, 0}, {2, 1}}, most};
+    for (size_t i = 0; i < steps.size(); ++i) {
+      Step s = make_step(steps[i], gpu_spec(), uint32_t(i + 5));
+      graph.replay(s, family + std::to_string(i));
+    }
+    EXPECT_EQ(graph.captures, 0) << family;
+    for (const std::vector<Request>& other : {std::vector<Request>{{8, 300}, {1, 20}}, {{17, 300}}, {{2, 300}, {40, 300}}}) {
+      const int before = graph.captures;
+      Step s = make_step(other, gpu_spec(), 3);
+      graph.replay(s, std::string(family) + ": another kind");
+      EXPECT_EQ(graph.captures, before + 1) << family;
+    }
   }
 }
 
@@ -161,7 +163,7 @@ TEST_F(GpuGraph, RaggedStepsOutgrowTheCapturedOne) {
   Engine engine(spec, {8, 400, 2200, 0, 0}, options);
   Step largest = make_step({{400, 2200}}, spec);
   const std::vector<std::vector<Request>> steps = {{{200, 900}, {150, 333}},          {{64, 64}, {129, 2001}, {31, 77}}, {{400, 2200}},
-                                                   {{10, 30}, {9, 9}},                {{333, 335}, {17, 1801}},          {{40, 41}, {33, 65}, {0, 100}, {50, 129}}};
+                                                   {{20, 30}, {9, 9}},                {{333, 335}, {17, 1801}},          {{40, 41}, {33, 65}, {0, 100}, {50, 129}}};
   Step captured = make_step({{40, 71}, {33, 33}}, spec);
   Captured graph(engine, largest, captured);
   for (size_t i = 0; i < steps.size(); ++i) {

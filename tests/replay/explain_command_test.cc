@@ -62,7 +62,7 @@ TEST(ExplainCommand, TheJsonHasLaunchAndNotes) {
     EXPECT_EQ(plan["notes"].is_null(), !shared) << plan["notes"];
     if (!shared) continue;
     const std::string notes = plan["notes"];
-    EXPECT_TRUE(contains(notes, "levels: 1 shared prefixes found, none taken") && contains(tool.out(), notes)) << notes;
+    EXPECT_TRUE(contains(notes, "levels: 1 shared prefix found, none taken") && contains(tool.out(), notes)) << notes;
   }
 }
 
