@@ -114,7 +114,9 @@ int own_planner_for(const api::Setup& setup, const Batch& batch) {
   const int64_t few = setup.config.compute_rows_above;
   int64_t least = INT64_MAX, most = 0;
   for (int32_t r = 0; r < batch.num_requests; ++r) {
-    const int64_t rows = (batch.qo_indptr[r + 1] - batch.qo_indptr[r]) * setup.spec.group_size();
+    // Nobody has judged these numbers yet: the difference may be anything.
+    const int64_t tokens = int64_t(uint64_t(batch.qo_indptr[r + 1]) - uint64_t(batch.qo_indptr[r]));
+    const int64_t rows = clamp_to<int64_t>(tokens, 0, INT32_MAX) * setup.spec.group_size();
     if (rows == 0) continue;
     least = min_of(least, rows), most = max_of(most, rows);
   }

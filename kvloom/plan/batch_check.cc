@@ -11,6 +11,8 @@ void over(const char* what, int64_t got, const char* limit_name, int64_t limit) 
        limit);
 }
 
+constexpr int64_t kMaxListBegin = INT64_MAX / 2;  // offsets of tokens and entries behind it stay within 64 bits
+
 /// What require() does, where wording the arguments costs more than the check.
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> message, Args&&... args) {
@@ -39,7 +41,7 @@ bool lists_hold(const AttentionSpec& spec, const Batch& batch, int64_t lists) {
   const bool paged = spec.storage == Storage::paged;
   const bool closed = batch.list_indptr.size == lists + 1;
   const int64_t page_size = paged ? spec.page_size : 1;
-  const int64_t entries = paged ? max_of<int64_t>(batch.pages.size, 0) : INT64_MAX;
+  const int64_t entries = paged ? max_of<int64_t>(batch.pages.size, 0) : kMaxListBegin;
   auto tokens_in = [page_size](int64_t from, int64_t to) {  // as many as count
     return min_of(to > from ? to - from : 0, kMaxListTokens) * page_size;
   };
@@ -137,6 +139,8 @@ void check_indptr_lists(const AttentionSpec& spec, const Batch& batch, int64_t l
         refuse("plan: list_indptr: {}: got {} {}, wanted {} for kv_len = {}", name_of_list(spec, batch, i), indptr[i + 1] - begin, unit,
                need, batch.kv_len[i]);
     }
+    if (spec.storage == Storage::ragged && need > 0 && begin > kMaxListBegin - need)
+      refuse("plan: list_indptr: {}: got {}, wanted at most {}", name_of_list(spec, batch, i), begin, kMaxListBegin - need);
     if (spec.storage == Storage::paged && need > 0) {
       if (begin > batch.pages.size || begin + need > batch.pages.size)
         refuse("plan: pages: {}: got {} entries, wanted {} for kv_len = {}", name_of_list(spec, batch, i), batch.pages.size, begin + need,
@@ -173,7 +177,7 @@ void check_group(const AttentionSpec& spec, const Batch& batch, int64_t index, i
   };
   check("level", g.level, 0, 255);
   check("kv_head", g.kv_head, -1, spec.num_kv_heads - 1);
-  check("list_begin", g.list_begin, 0, INT64_MAX / 2);
+  check("list_begin", g.list_begin, 0, kMaxListBegin);
   check("kv_begin", g.kv_begin, 0, kMaxListTokens);
   check("kv_end", g.kv_end, g.kv_begin, kMaxListTokens);
   check("kv_pos0", g.kv_pos0, -kMaxListTokens, kMaxListTokens);

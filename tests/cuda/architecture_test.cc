@@ -142,7 +142,7 @@ TEST_F(CudaEngine, ARefusalForAnArchitectureNamesItAndWhatWouldRun) {
   EXPECT_TRUE(has(text, "the engine's backend is cuda; with cpu this kernel would run it")) << text;
   options.cuda_arch = "sm_89";
   spec.head_dim_qk = spec.head_dim_vo = 256;
-  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "sm_89 has 101376; fp8 K and V fit"));
+  EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "sm_89 has 101376; with fp8 K and V it fits"));
   spec.kv_dtype = DType::e4m3;
   EXPECT_NO_THROW(Engine(spec, large(), options));
 }

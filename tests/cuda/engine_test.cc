@@ -100,6 +100,16 @@ TEST_F(CudaEngine, EntryFollowsTheStep) {
   }
 }
 
+// Which kernel a step is for is asked before the batch has been judged: no difference of such numbers may be trusted.
+TEST_F(CudaEngine, RowsOfAnIndptrThatIsNone) {
+  Engine engine(gpu_spec(), large(), cuda_options());
+  Step s = make_step({{1, 50}, {2, 60}});
+  for (const std::vector<int64_t>& qo : {std::vector<int64_t>{0, INT64_MAX, INT64_MIN}, {0, int64_t(1) << 62, 3}, {INT64_MIN, INT64_MAX, 3}, {0, -5, 3}}) {
+    s.batch.qo_indptr = IndexView(qo.data(), int64_t(qo.size()));
+    EXPECT_TRUE(has(error_of([&] { engine.plan(s.batch); }), "plan: qo_indptr: request "));
+  }
+}
+
 // Steps are planned and run one after another while nothing has been done on the device yet.
 TEST_F(GpuEngine, PlanningAheadNeverSpoilsAStepUnderWay) {
   Engine engine(gpu_spec(), large(), cuda_options());

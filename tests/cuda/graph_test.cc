@@ -150,6 +150,30 @@ TEST_F(GpuGraph, StepsOfUpTo32Rows) {
   }
 }
 
+// A dimension of one token has no stride that a launch needs, but the steps that follow have one.
+TEST_F(GpuGraph, OneTokenIsCaptured) {
+  for (const Storage storage : {Storage::paged, Storage::ragged}) {
+    AttentionSpec spec = gpu_spec();
+    spec.storage = storage;
+    if (storage == Storage::ragged) spec.page_size = 1;
+    gpu.add_kernel(spec);
+    gpu.set_spec(&spec);
+    for (const char* family : families()) {
+      EngineOptions options = cuda_options();
+      options.kernel = family;
+      Engine engine(spec, {2, 8, 600, 0, 0}, options);
+      Step largest = make_step({{4, 200}, {4, 200}}, spec), first = make_step({{1, 1}, {0, 0}}, spec);
+      Captured graph(engine, largest, first);
+      for (const std::vector<Request>& requests : {std::vector<Request>{{1, 50}, {1, 60}}, {{3, 90}, {2, 7}}, {{0, 0}, {1, 1}}}) {
+        Step s = make_step(requests, spec, 7);
+        graph.replay(s, family);
+      }
+      EXPECT_EQ(graph.captures, 0) << family;
+    }
+  }
+  gpu.set_spec(nullptr);
+}
+
 // Tokens that lie one after the other, in buffers as large as the capacity: what was captured says neither how many there are, nor where the
 // last one is.
 TEST_F(GpuGraph, RaggedStepsOutgrowTheCapturedOne) {

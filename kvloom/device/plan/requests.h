@@ -17,6 +17,10 @@ struct Request {
 /// Whether list_indptr says where the last list ends, too.
 KVLOOM_HD bool is_closed(const plan::DeviceArgs& a) { return a.table_stride == 0 && a.list_indptr.size > int64_t(a.num_requests) * a.request_lists; }
 
+// Numbers that nobody has judged yet may be anything: these wrap.
+KVLOOM_HD int64_t sum_of(int64_t a, int64_t b) { return int64_t(uint64_t(a) + uint64_t(b)); }
+KVLOOM_HD int64_t difference_of(int64_t a, int64_t b) { return int64_t(uint64_t(a) - uint64_t(b)); }
+
 KVLOOM_HD bool refuse(Request& r, bool broken, plan::PlanFault fault, int64_t got, int64_t wanted) {
   if (!broken || r.fault != plan::PlanFault::none) return false;
   r.fault = fault, r.got = got, r.wanted = wanted;
@@ -33,9 +37,10 @@ KVLOOM_HD void judge_list(const plan::DeviceArgs& a, int64_t next, Request& r) {
   refuse(r, r.list_begin < 0, plan::PlanFault::list_begin, r.list_begin, 0);
   if (is_closed(a)) {
     refuse(r, next < r.list_begin, plan::PlanFault::list_order, next, r.list_begin);
-    refuse(r, next - r.list_begin < need, plan::PlanFault::list_length, need, next - r.list_begin);
+    refuse(r, difference_of(next, r.list_begin) < need, plan::PlanFault::list_length, need, difference_of(next, r.list_begin));
   }
-  refuse(r, need > 0 && (r.list_begin > a.num_entries || r.list_begin + need > a.num_entries), plan::PlanFault::list_end, r.list_begin + need, a.num_entries);
+  const int64_t end = sum_of(r.list_begin, need);
+  refuse(r, need > 0 && (r.list_begin > a.num_entries || end > a.num_entries), plan::PlanFault::list_end, end, a.num_entries);
 }
 
 KVLOOM_HD int32_t word_at(const char* p) {
@@ -71,16 +76,16 @@ KVLOOM_HD Request load_request(const plan::DeviceArgs& a, int32_t l, int64_t& ne
   const int32_t pos = word_at((a.q_pos0 ? reinterpret_cast<const char*>(a.q_pos0) : some) + int64_t(i) * 4);
   const int64_t first = begin.of(a.qo_indptr), list_begin = table ? l * a.table_stride : list.of(lists);
   next = closed ? behind.of(lists) : list_begin;
-  return {i,          a.per_head ? l - i * a.request_lists : -1, first, end.of(a.qo_indptr) - first, length.of(a.kv_len), list_begin, a.q_pos0 ? pos : 0,
+  return {i,          a.per_head ? l - i * a.request_lists : -1, first, difference_of(end.of(a.qo_indptr), first), length.of(a.kv_len), list_begin, a.q_pos0 ? pos : 0,
           a.prefix ? prefix : 0, plan::PlanFault::none,          0,     0};
 }
 
 /// Whether judge() finds nothing: all of it at once, since most requests are sound.
 KVLOOM_HD bool is_sound(const plan::DeviceArgs& a, const Request& r, int64_t next) {
   const bool table = a.table_stride > 0, closed = is_closed(a);
-  bool sound = (r.q_len >= 0) & (r.begin + r.q_len <= a.num_tokens) & (r.q_len <= a.max_q_len) & ((r.request > 0) | (r.begin == 0));
+  bool sound = (r.q_len >= 0) & (sum_of(r.begin, r.q_len) <= a.num_tokens) & (r.q_len <= a.max_q_len) & ((r.request > 0) | (r.begin == 0));
   sound &= (uint64_t(r.kv_len) <= uint64_t(plan::kMaxListTokens)) & (r.prefix >= 0) & (r.q_pos0 <= plan::kMaxListTokens) & (r.q_pos0 >= -plan::kMaxListTokens);
-  const int64_t need = plan::list_entries(a.page_size, r.kv_len), end = int64_t(uint64_t(r.list_begin) + uint64_t(need));  // wraps where the line refuses
+  const int64_t need = plan::list_entries(a.page_size, r.kv_len), end = sum_of(r.list_begin, need);
   return sound & (r.list_begin >= 0) & ((need == 0) | ((r.list_begin <= a.num_entries) & (end <= a.num_entries))) & (!table | (need <= a.table_stride)) &
          (!closed | (next >= end));
 }
@@ -89,7 +94,7 @@ KVLOOM_HD bool is_sound(const plan::DeviceArgs& a, const Request& r, int64_t nex
 KVLOOM_HD Request judge(const plan::DeviceArgs& a, int32_t l) {
   int64_t next;
   Request r = load_request(a, l, next);
-  const int64_t begin = r.begin, end = r.begin + r.q_len, kv_len = r.kv_len;
+  const int64_t begin = r.begin, end = sum_of(r.begin, r.q_len), kv_len = r.kv_len;
   const int32_t i = r.request, given_pos = r.q_pos0, prefix = r.prefix;
   refuse(r, i == 0 && begin != 0, plan::PlanFault::first_token, begin, 0);
   refuse(r, end < begin, plan::PlanFault::token_order, end, begin);
