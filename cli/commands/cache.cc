@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -39,7 +40,15 @@ std::string arch_of(const Arguments& a) {
   return list[0].arch;
 }
 
+/// For commands that go through what is there: where that is.
+std::string folder_of(const Arguments& a) {
+  if (!a.arch.empty()) check_cache_arch(a.arch, "cache: --arch");
+  const std::string folder = kernel_cache_folder();
+  return folder.empty() ? "no folder: HOME is not set; name one in KVLOOM_CACHE_DIR" : folder;
+}
+
 void list(const Arguments& a) {
+  const std::string folder = folder_of(a);
   int64_t bytes = 0, count = 0;
   for (const CachedKernel& k : cached_kernels()) {
     if (!a.arch.empty() && k.arch != a.arch) continue;
@@ -47,13 +56,17 @@ void list(const Arguments& a) {
     bytes += k.bytes;
     ++count;
   }
-  std::printf("%lld kernels, %.1f MB in %s\n", static_cast<long long>(count), double(bytes) * 1e-6, kernel_cache_folder().c_str());
+  std::printf("%lld kernels, %.1f MB in %s\n", static_cast<long long>(count), double(bytes) * 1e-6, folder.c_str());
 }
 
 /// Keys of the command line and of --file: one a line, # begins a comment.
 std::vector<std::string> keys_of(const Arguments& a) {
   std::vector<std::string> keys = a.keys;
   if (a.file.empty()) return keys;
+  std::error_code ignored;
+  if (std::filesystem::is_directory(a.file, ignored)) {
+    fail(ErrorCode::io, "cache: --file: {}: got a folder, wanted a file of kernel keys, one a line", a.file);
+  }
   std::ifstream opened;
   if (a.file != "-") opened.open(a.file);
   std::istream& lines = a.file == "-" ? std::cin : opened;
@@ -145,11 +158,12 @@ void add(CLI::App& command, int& exit_code) {
   c->add_option("--json", a->json, "Write to FILE (- is stdout) how long each key took, and how long it takes from the cache; one process")->type_name("FILE")->excludes("--jobs");
   c->callback([a, &exit_code] { exit_code = warm(*a); });
   c = command.add_subcommand("clear", "Remove all of it");
-  c->callback([] { std::printf("%lld files removed\n", static_cast<long long>(clear_kernel_cache())); });
+  c->callback([] { std::printf("%lld files removed from %s\n", static_cast<long long>(clear_kernel_cache()), folder_of({}).c_str()); });
   c = command.add_subcommand("export", "Copy it to a folder that serves as a cache elsewhere (KVLOOM_CACHE_DIR)");
   c->add_option("folder", a->folder)->required();
   c->add_option("--arch", a->arch, "Only this architecture");
   c->callback([a] {
+    folder_of(*a);
     const int64_t n = export_kernels(a->folder, [&](const CachedKernel& k) { return a->arch.empty() || k.arch == a->arch; });
     std::printf("%lld kernels copied to %s\n", static_cast<long long>(n), a->folder.c_str());
   });

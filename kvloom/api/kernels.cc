@@ -3,6 +3,7 @@
 #include "kvloom/api/user_variant.h"
 #include "kvloom/contract/kernel_key.h"
 #include "kvloom/contract/unit_facts.h"
+#include "kvloom/cpu/target.h"
 #include "kvloom/jit/compile.h"
 #include "kvloom/jit/cubin.h"
 #include "kvloom/jit/host_compiler.h"
@@ -31,7 +32,7 @@ jit::Unit unit_of(const std::string& key, const std::string& arch, const UserVar
   const runtime::AttendKernel* family = family_of(k.family);
   require(k.task == "attend" && family != nullptr,
           "kernel key: got \"{}\", wanted one of a GPU family, like attend.sm80.bf16.d128.paged.causal, or ops.any, plan.stream", key);
-  require(k.fault.empty(), "kernel key: {}: got {}, wanted words in the order of contract/kernel_key.h", key, k.fault);
+  require(k.fault.empty(), "kernel key: {}: got {}, wanted words in this order: {}", key, k.fault, kKeySpelling);
   require(k.user.empty() || (user != nullptr && k.user == user->name),
           "kernel key: got {} of {}, wanted the variant of that name; a key does not hold its text: give it by --variant FILE", key,
           user != nullptr ? user->name : "no variant");
@@ -114,6 +115,11 @@ std::vector<CachedKernel> cached_kernels() {
   std::vector<CachedKernel> list;
   for (const jit::CacheEntry& e : jit::Cache::of_environment().list()) list.push_back(of(e));
   return list;
+}
+
+void check_cache_arch(const std::string& arch, const char* where) {
+  cpu::Target target;
+  if (!cpu::parse_target(arch.c_str(), target)) jit::check_arch(arch, where);
 }
 
 int64_t clear_kernel_cache() { return jit::Cache::of_environment().clear(); }

@@ -29,7 +29,10 @@ struct CachedKernel {
   int64_t bytes = 0;
 };
 std::vector<CachedKernel> cached_kernels();
-/// Removes all of them; returns how many files.
+/// Throws unless entries can be for `arch`: an architecture (sm_90a), or a CPU target (avx2), which variants of users are compiled for.
+/// `where`: the option that it came by, for the message.
+void check_cache_arch(const std::string& arch, const char* where);
+/// Removes all of them; returns how many files. Throws io where some are left.
 int64_t clear_kernel_cache();
 /// Copies the entries for which `wanted` into `folder`, which then is a cache (KVLOOM_CACHE_DIR). Returns how many.
 int64_t export_kernels(const std::string& folder, const std::function<bool(const CachedKernel&)>& wanted);

@@ -2,12 +2,14 @@
 
 #include "kvloom/contract/user_variant.h"
 
-#include <cstdlib>
+#include <charconv>
+#include <string_view>
 
 namespace kvloom {
 namespace {
 
 constexpr int32_t kFewestWords = 5;  // task, family, type, dims, storage
+constexpr int32_t kMostDigits = 5;   // of a head dim
 
 bool parse_dtype(const std::string& word, DType& out) {
   for (int t = 0; t < kNumDTypes; ++t) {
@@ -18,13 +20,19 @@ bool parse_dtype(const std::string& word, DType& out) {
   return false;
 }
 
+/// Digits alone, and no more of them than any head dim has.
+bool parse_dim(std::string_view word, int32_t& out) {
+  const char* const end = word.data() + word.size();
+  return word.size() <= size_t(kMostDigits) && std::from_chars(word.data(), end, out).ptr == end && out > 0;
+}
+
 /// "d128", "d576-512".
-bool parse_dims(const std::string& word, AttentionSpec& s) {
-  if (word.size() < 2 || word[0] != 'd' || word.find_first_not_of("0123456789-", 1) != std::string::npos) return false;
-  s.head_dim_qk = s.head_dim_vo = std::atoi(word.c_str() + 1);
+bool parse_dims(std::string_view word, AttentionSpec& s) {
+  if (!word.starts_with('d')) return false;
   const size_t dash = word.find('-');
-  if (dash != std::string::npos) s.head_dim_vo = std::atoi(word.c_str() + dash + 1);
-  return s.head_dim_qk > 0 && s.head_dim_vo > 0;
+  if (!parse_dim(word.substr(1, dash - 1), s.head_dim_qk)) return false;
+  s.head_dim_vo = s.head_dim_qk;
+  return dash == std::string_view::npos || parse_dim(word.substr(dash + 1), s.head_dim_vo);
 }
 
 bool parse_word(const std::string& word, ParsedKey& k) {

@@ -16,6 +16,11 @@ std::string kernel_key(const char* task, const char* family, const AttentionSpec
 /// The key of what is compiled for a spec: order, windows and sinks are data of every GPU kernel, so all of their spellings are one.
 std::string unit_key(const char* family, const AttentionSpec& spec, bool fixed_split);
 
+/// How a key is spelt, for messages: words in this order, those in brackets only where the spec has it.
+inline constexpr const char* kKeySpelling =
+    "TASK.FAMILY.TYPE[.kv-TYPE][.o-TYPE].dDIM[-DIM].paged|ragged[.causal][.window][.alibi][.softcap][.mask][.sink][.sigmoid]"
+    "[.rope-interleaved|.rope-half][.user-NAME][.fixed-split]";
+
 /// What a key says: the spec that it is spelled from, with plain values where a key has presence alone (soft cap 30, window 128, one head).
 struct ParsedKey {
   std::string task, family;

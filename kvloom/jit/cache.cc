@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string_view>
 
 namespace kvloom::jit {
@@ -39,7 +41,7 @@ bool take_line(std::string_view& text, std::string_view word, std::string& value
 /// Reads and proves an entry. False: not an entry of ours, or not whole.
 bool read_entry(const std::string& path, CacheName& name, std::string& payload) {
   std::string bytes, why, size, sum;
-  if (!read_file(path, bytes, why)) return false;
+  if (!read_plain_file(path, bytes, why)) return false;
   std::string_view rest = bytes;
   if (!rest.starts_with(kFirstLine)) return false;
   rest.remove_prefix(kFirstLine.size());
@@ -85,9 +87,12 @@ bool Cache::find(const CacheName& name, std::string& payload) const {
   if (folder_.empty()) return false;
   CacheName found;
   if (!name.compiler.empty()) return read_entry(path_of(name), found, payload) && matches(found, name);
-  const std::vector<std::string> paths = matching_paths(kvloom::format("{}/{}-*{}", folder_, name.input, kSuffix));
-  return std::any_of(paths.rbegin(), paths.rend(),
-                     [&](const std::string& path) { return read_entry(path, found, payload) && matches(found, name); });
+  std::string why;
+  const std::vector<std::string> files = names_in(folder_, why);
+  return std::any_of(files.rbegin(), files.rend(), [&](const std::string& file) {
+    return file.starts_with(name.input + "-") && file.ends_with(kSuffix) && read_entry(folder_ + "/" + file, found, payload) &&
+           matches(found, name);
+  });
 }
 
 bool Cache::store(const CacheName& name, const std::string& payload) const {
@@ -125,11 +130,12 @@ std::string Cache::find_or_make(const CacheName& name, const std::function<std::
 std::vector<CacheEntry> Cache::list() const {
   std::vector<CacheEntry> entries;
   if (folder_.empty()) return entries;
-  for (const std::string& path : matching_paths(folder_ + "/*" + kSuffix)) {
+  std::string why;
+  for (const std::string& file : names_in(folder_, why)) {
     CacheEntry e;
     std::string payload;
-    if (!read_entry(path, e.name, payload)) continue;
-    e.path = path;
+    e.path = folder_ + "/" + file;
+    if (!file.ends_with(kSuffix) || !read_entry(e.path, e.name, payload)) continue;
     e.bytes = int64_t(payload.size());
     entries.push_back(std::move(e));
   }
@@ -140,9 +146,23 @@ std::vector<CacheEntry> Cache::list() const {
 }
 
 int64_t Cache::clear() const {
-  int64_t removed = 0;
+  int64_t removed = 0, left = 0;
   if (folder_.empty()) return removed;
-  for (const std::string& path : matching_paths(folder_ + "/*" + kSuffix + "*")) removed += ::unlink(path.c_str()) == 0;
+  std::string why;
+  for (const std::string& file : names_in(folder_, why)) {
+    if (file.find(kSuffix) == std::string::npos) continue;
+    if (::unlink((folder_ + "/" + file).c_str()) == 0) {
+      ++removed;
+    } else if (errno != ENOENT) {  // that somebody else has just removed it is well
+      ++left;
+      why = kvloom::format("remove {}: {}", file, std::strerror(errno));
+    }
+  }
+  if (!why.empty()) {
+    fail(ErrorCode::io,
+         "cache clear: {}: got {} files removed and {} left ({}), wanted none left; let this user write the folder, or remove them by hand",
+         folder_, removed, left, why);
+  }
   return removed;
 }
 

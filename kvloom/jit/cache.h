@@ -44,7 +44,7 @@ class Cache {
 
   /// All sound entries, by key and target.
   std::vector<CacheEntry> list() const;
-  /// Removes every file of the cache, sound or not, and returns how many.
+  /// Removes every file of the cache, sound or not, and returns how many. Throws Error(io) where some are left.
   int64_t clear() const;
   /// Copies entries for which `wanted` into `folder`, which then serves as a cache itself. Throws Error(io).
   int64_t export_to(const std::string& folder, const std::function<bool(const CacheEntry&)>& wanted) const;

@@ -1,5 +1,6 @@
 #include "kvloom/jit/compile.h"
 
+#include "kvloom/jit/cubin.h"
 #include "kvloom/jit/nvrtc.h"
 #include "kvloom/jit/progress.h"
 #include "kvloom/support/check.h"
@@ -50,6 +51,25 @@ Sha256 hash_of_headers(const std::vector<SourceText>& headers) {
   return kept = hash;
 }
 
+/// The first name that `cubin` lacks of those that a launch asks for; "": it has all. A compiler that stops early says nothing of it.
+std::string missing_in(const std::string& cubin, const Program& program) {
+  for (const std::string& name : program.kernels) {
+    if (!has_kernel(cubin, name)) return "kernel " + name;
+  }
+  for (const std::string& name : program.variables) {
+    if (variable_of(cubin, name).empty()) return "variable " + name;
+  }
+  return "";
+}
+
+/// The command that makes an entry elsewhere. A variant's file is named as it was: its name is part of what is compiled.
+std::string warm_command(const Program& program, const std::string& arch) {
+  std::string words = kvloom::format("kvloom cache warm --arch {} --key {}", arch, program.key.substr(0, program.key.rfind(':')));
+  if (has_timeline(program)) words += " --timeline";
+  if (!program.variant_file.empty()) words += " --variant " + program.variant_file;
+  return words;
+}
+
 std::string compiled(const Program& program, const std::string& arch) {
   nvrtc_for(program.key, arch);  // before anything is announced
   say(program.key, kvloom::format("compiling for {}", arch));
@@ -97,7 +117,15 @@ std::string compile_program(const Program& program, const std::string& arch, std
   const std::vector<std::string> options = options_of(arch);
   Compiled c = nvrtc.compile(program.text, program.key + ".cu", {headers.data(), int64_t(headers.size())}, options);
   log = std::move(c.log);
-  if (c.ok) return std::move(c.cubin);
+  if (c.ok) {
+    const std::string missing = missing_in(c.cubin, program);
+    if (missing.empty()) return std::move(c.cubin);
+    fail(ErrorCode::invalid_argument, "jit: {}: {} gives a cubin for {} without {}, wanted it there; {}; the compiler's log:\n{}",
+         program.key, nvrtc.version(), arch, missing,
+         program.variant_file.empty() ? "use another NVRTC (KVLOOM_NVRTC)"
+                                      : "look in " + program.variant_file + " for a macro that takes the library's names away",
+         log);
+  }
   fail(ErrorCode::invalid_argument, "jit: {}: {} does not compile it for {} (options:{}); its log:\n{}", program.key, nvrtc.version(), arch,
        option_words(options), log);
 }
@@ -109,11 +137,10 @@ std::string cubin_of(const Program& program, const std::string& arch, const Cach
     std::string payload;
     if (cache.find(name, payload)) return payload;
     fail(ErrorCode::unsupported,
-         "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"kvloom cache warm --arch "
-         "{} "
-         "--key {}{}\" on a machine with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
-         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), arch, program.key.substr(0, program.key.rfind(':')),
-         has_timeline(program) ? " --timeline" : "");
+         "jit: {}: got no compiled kernel for {} in the cache ({}), and KVLOOM_NO_JIT=1 forbids compiling; run \"{}\" {}on a machine "
+         "with NVRTC and bring its cache here, or unset KVLOOM_NO_JIT",
+         program.key, arch, cache.folder().empty() ? "there is none" : cache.folder(), warm_command(program, arch),
+         program.variant_file.empty() ? "" : "(the variant's text, in a file of this name) ");
   }
   return cache.find_or_make(
       name, [&] { return compiled(program, arch); }, say_waiting);

@@ -14,6 +14,9 @@ bool is_librarys(std::string_view line) {
   return line.starts_with("the end of ") || find_source(host_sources(), line.substr(0, line.find(':'))) != nullptr;
 }
 
+/// Of a static assertion; the second is clang++'s to 15.
+bool is_sentence(std::string_view line) { return has(line, "static assertion failed") || has(line, "static_assert failed"); }
+
 /// Others show the source of the one before.
 bool is_message(std::string_view line) {
   for (const char* word : {": error: ", ": fatal error: ", ": warning: ", ": note: ", ": In ", ": required from ", ":   required from "}) {
@@ -25,13 +28,12 @@ bool is_message(std::string_view line) {
 }  // namespace
 
 std::string plain_log(const std::string& log) {
-  bool users = false;
-  for_each_line(log, [&](std::string_view line, size_t) { users |= has(line, ": error: ") && !is_librarys(line); });
+  bool users = false;  // a line of the user's, or a sentence, says what is wrong
+  for_each_line(log, [&](std::string_view line, size_t) { users |= has(line, ": error: ") && (!is_librarys(line) || is_sentence(line)); });
   std::string out;
   bool kept = true;
   for_each_line(log, [&](std::string_view line, size_t) {
-    const bool sentence = has(line, "static assertion failed") || has(line, "static_assert failed");  // clang++ to 15
-    if (is_message(line)) kept = !is_librarys(line) || sentence || !(users || has(line, ": note: "));
+    if (is_message(line)) kept = !is_librarys(line) || is_sentence(line) || !(users || has(line, ": note: "));
     if (kept && !line.empty()) out.append(line).append("\n");
   });
   return out;

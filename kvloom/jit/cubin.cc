@@ -28,11 +28,15 @@ bool is_at(std::string_view names, uint64_t at, std::string_view name) {
   return at < names.size() && names.size() - at > name.size() && names.substr(at, name.size()) == name && names[at + name.size()] == '\0';
 }
 
-}  // namespace
+/// What a cubin says of a name.
+struct Symbol {
+  bool is_function = false;
+  std::string_view bytes;
+};
 
-std::string variable_of(std::string_view cubin, std::string_view name) {
+Symbol symbol_of(std::string_view cubin, std::string_view name) {
   const std::vector<Elf64_Ehdr> header = read<Elf64_Ehdr>(cubin, 0, 1);
-  if (header.empty() || std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0 || header[0].e_ident[EI_CLASS] != ELFCLASS64) return "";
+  if (header.empty() || std::memcmp(header[0].e_ident, ELFMAG, SELFMAG) != 0 || header[0].e_ident[EI_CLASS] != ELFCLASS64) return {};
   const std::vector<Elf64_Shdr> sections = read<Elf64_Shdr>(cubin, header[0].e_shoff, header[0].e_shnum);
   for (const Elf64_Shdr& table : sections) {
     if (table.sh_type != SHT_SYMTAB || table.sh_link >= sections.size()) continue;
@@ -40,11 +44,20 @@ std::string variable_of(std::string_view cubin, std::string_view name) {
     for (const Elf64_Sym& symbol : read<Elf64_Sym>(cubin, table.sh_offset, table.sh_size / sizeof(Elf64_Sym))) {
       if (!is_at(names, symbol.st_name, name) || symbol.st_shndx >= sections.size()) continue;
       const std::string_view bytes = bytes_of(cubin, sections[symbol.st_shndx]);
-      if (symbol.st_value > bytes.size() || symbol.st_size > bytes.size() - symbol.st_value) return "";
-      return std::string(bytes.substr(symbol.st_value, symbol.st_size));
+      if (symbol.st_value > bytes.size() || symbol.st_size > bytes.size() - symbol.st_value) return {};
+      return {ELF64_ST_TYPE(symbol.st_info) == STT_FUNC, bytes.substr(symbol.st_value, symbol.st_size)};
     }
   }
-  return "";
+  return {};
+}
+
+}  // namespace
+
+std::string variable_of(std::string_view cubin, std::string_view name) { return std::string(symbol_of(cubin, name).bytes); }
+
+bool has_kernel(std::string_view cubin, std::string_view name) {
+  const Symbol symbol = symbol_of(cubin, name);
+  return symbol.is_function && !symbol.bytes.empty();
 }
 
 }  // namespace kvloom::jit

@@ -41,17 +41,28 @@ class WorkFolder {
   std::string path_, why_;
 };
 
-/// "g++ 12.2.0" of the first line of --version; "" if that is no C++ compiler's.
+/// The value of a macro in a list of "#define NAME VALUE"; "" if it is not there.
+std::string macro_in(const std::string& list, const std::string& name) {
+  const std::string line = "#define " + name + " ";
+  const size_t at = list.find(line);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + line.size();
+  return list.substr(begin, list.find('\n', begin) - begin);
+}
+
+/// "g++ 12.2.0", by the macros that only a C++ compiler has: many programs answer --version. "": it is none.
 std::string version_of(const std::string& path) {
-  const ProcessResult r = run_process({path, "--version"});
-  const std::string line = r.output.substr(0, r.output.find('\n'));
-  const bool clang = line.find("clang") != std::string::npos;
-  // clang: "... clang version 14.0.6 ..."; g++: the first line ends with the number.
-  const size_t at = clang ? line.find("version ") : line.rfind(' ');
-  if (r.status != 0 || at == std::string::npos) return "";
-  const size_t begin = at + (clang ? 8 : 1);
-  const std::string number = line.substr(begin, line.find_first_not_of("0123456789.", begin) - begin);
-  return number.empty() ? "" : (clang ? "clang++ " : "g++ ") + number;
+  const ProcessResult r = run_process({path, "-dM", "-E", "-x", "c++", "/dev/null"});
+  if (!r.started || r.status != 0 || macro_in(r.output, "__cplusplus").empty()) return "";
+  const bool clang = !macro_in(r.output, "__clang__").empty();
+  std::string number;
+  for (const char* part : {clang ? "__clang_major__" : "__GNUC__", clang ? "__clang_minor__" : "__GNUC_MINOR__",
+                           clang ? "__clang_patchlevel__" : "__GNUC_PATCHLEVEL__"}) {
+    const std::string value = macro_in(r.output, part);
+    if (value.empty()) return "";
+    number += (number.empty() ? "" : ".") + value;
+  }
+  return (clang ? "clang++ " : "g++ ") + number;
 }
 
 }  // namespace
@@ -91,21 +102,27 @@ const HostCompiler* HostCompiler::find(std::string& why) {
   return at->second.compiler;
 }
 
-bool HostCompiler::compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log) const {
+bool HostCompiler::compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log,
+                           std::string& folder_fault) const {
   const WorkFolder folder;
   const std::string source = folder.path() + "/variant.cc", target = folder.path() + "/variant.so";
-  log = folder.why();
-  if (folder.path().empty() || !publish_file(source, text, log)) {
-    log = "no folder to work in: name one that can be written in TMPDIR (" + log + ")";
+  const auto fail_by_folder = [&](const std::string& why) {
+    folder_fault = "no folder to work in: name one that can be written in TMPDIR (" + why + ")";
     return false;
-  }
+  };
+  if (folder.path().empty()) return fail_by_folder(folder.why());
+  if (std::string why; !publish_file(source, text, why)) return fail_by_folder(why);
   std::vector<std::string> words{path_};
   words.insert(words.end(), options.begin(), options.end());
   words.insert(words.end(), {source, "-o", target});
   const ProcessResult r = run_process(words);
   log = r.output;
+  // The compiler, too, says so in the words of errno.
+  if (r.status != 0 && log.find(std::strerror(ENOSPC)) != std::string::npos)
+    return fail_by_folder(temporary_folder() + ": " + std::strerror(ENOSPC));
   if (!r.started || r.status != 0) return false;
-  return read_file(target, object, log);
+  std::string why;
+  return read_file(target, object, why) || fail_by_folder(why);
 }
 
 }  // namespace kvloom::jit

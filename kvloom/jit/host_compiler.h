@@ -15,8 +15,10 @@ class HostCompiler {
   /// "g++ 12.2.0": part of a cache entry's name.
   const std::string& version() const { return version_; }
 
-  /// Compiles `text` to a shared object and gives its bytes. False: `log` has the compiler's words, whole.
-  bool compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log) const;
+  /// Compiles `text` to a shared object and gives its bytes. False: `log` has the compiler's words, whole; or the folder for its files is
+  /// at fault, not the text: `folder_fault` says so, with the remedy.
+  bool compile(const std::string& text, const std::vector<std::string>& options, std::string& object, std::string& log,
+               std::string& folder_fault) const;
 
  private:
   static HostCompiler* search(const std::string& asked, std::string& why);

@@ -10,8 +10,6 @@
 namespace kvloom::jit {
 namespace {
 
-constexpr std::string_view kMacro = "KVLOOM_VARIANT(";
-
 /// Appends a header and, before its lines, what those include; `seen`: what is there already.
 void append_header(std::string_view name, std::set<std::string_view>& seen, std::string& to) {
   const SourceText* const source = seen.insert(name).second ? find_source(host_sources(), name) : nullptr;
@@ -49,45 +47,6 @@ std::string with_headers(const std::string& text) {
     }
   });
   return out;
-}
-
-std::string name_in(const std::string& text) {
-  std::string name;
-  for_each_line(code_of(text), [&](std::string_view line, size_t) {
-    if (!line.starts_with(kMacro) || !name.empty()) return;
-    line.remove_prefix(kMacro.size());
-    name = line.substr(0, line.find(')'));
-  });
-  while (!name.empty() && name.front() == ' ') name.erase(0, 1);
-  while (!name.empty() && name.back() == ' ') name.pop_back();
-  const size_t scope = name.rfind("::");
-  return scope == std::string::npos ? name : name.substr(scope + 2);
-}
-
-std::string text_fault(const std::string& text) {
-  std::string fault;
-  if (text.find('\0') != std::string::npos) return "got a byte of zero in the text, wanted C++";
-  for_each_line(code_of(text), [&](std::string_view line, size_t number) {
-    const std::string_view name = included(line), system = included(line, '<', '>');
-    if (!fault.empty()) return;
-    // The host's compiler has others, but a GPU's has not: what a text may use is the same for both.
-    if (!system.empty() && find_source(standard_sources(), system) == nullptr) {
-      fault = kvloom::format(
-          "line {}: got #include <{}>, wanted <cmath>, <math.h> or the library's own headers (\"kvloom/attn/exp.h\"); a GPU has no standard "
-          "library, and kvloom has min_of, max_of, clamp_to, exp2_of, tanh_of and sigmoid_of",
-          number, system);
-    }
-    if (name.empty() || is_embedded(name) || !fault.empty()) return;
-    fault = kvloom::format(
-        "line {}: got #include \"{}\", wanted none but of the library's own headers (\"kvloom/attn/exp.h\"); a variant is "
-        "one text, put what it needs into it",
-        number, name);
-  });
-  if (!fault.empty()) return fault;
-  if (name_in(text).empty()) {
-    return "got no line KVLOOM_VARIANT(NAME), wanted one that names the struct with the hooks, after it and at the beginning of the line";
-  }
-  return "";
 }
 
 std::vector<std::string> host_options(const HostTarget& target) {

@@ -23,10 +23,4 @@ std::string with_headers(const std::string& text);
 /// Options of every unit.
 std::vector<std::string> host_options(const HostTarget& target);
 
-/// What is wrong with a user's text before a compiler need see it; "" if nothing is.
-std::string text_fault(const std::string& text);
-
-/// The name in KVLOOM_VARIANT(...): "" if there is none.
-std::string name_in(const std::string& text);
-
 }  // namespace kvloom::jit

@@ -25,11 +25,12 @@ CacheName host_cache_name(const Program& unit, const HostTarget& target) {
 }
 
 std::string compiled(const Program& unit, const HostTarget& target) {
-  std::string why, object, log;
+  std::string why, object, log, folder_fault;
   const HostCompiler* const compiler = HostCompiler::find(why);
   if (compiler == nullptr) fail(ErrorCode::unsupported, "jit: {}: {}", unit.key, why);
   const std::vector<std::string> options = host_options(target);
-  if (compiler->compile(unit.text, options, object, log)) return object;
+  if (compiler->compile(unit.text, options, object, log, folder_fault)) return object;
+  if (!folder_fault.empty()) fail(ErrorCode::io, "jit: {}: {}", unit.key, folder_fault);
   const std::string plain = plain_log(log);
   if (!plain.empty()) log = plain;
   if (!log.empty() && log.back() != '\n') log += '\n';
@@ -60,9 +61,11 @@ struct Loaded {
 
 std::unique_ptr<Loaded> load(const Program& unit, const HostTarget& target) {
   std::string why;
-  auto loaded = std::make_unique<Loaded>(Loaded{SharedLibrary::open_bytes(object_of(unit, target), why)});
+  bool of_folder = false;
+  auto loaded = std::make_unique<Loaded>(Loaded{SharedLibrary::open_bytes(object_of(unit, target), why, of_folder)});
   const SharedLibrary& library = loaded->library;
   HostVariant& v = loaded->variant;
+  if (of_folder) fail(ErrorCode::io, "jit: {}: can't load its shared object: {}", unit.key, why);
   void (*describe)(UserVariant*) = nullptr;
   if (!library || !library.find(describe, "kvloom_user_variant", why) || !library.find(v.stage, "kvloom_user_stage", why)) {
     fail(ErrorCode::io, "jit: {}: got a shared object that can't be loaded ({}), wanted one of this machine; remove the cache ({})",

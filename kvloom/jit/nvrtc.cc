@@ -63,7 +63,7 @@ bool Nvrtc::open(const std::string& path, std::string& why) {
   const size_t slash = path.rfind('/');
   if (slash != std::string::npos) {
     std::string ignored;
-    for (const std::string& file : matching_paths(path.substr(0, slash) + "/libnvrtc-builtins.so.1*")) {
+    for (const std::string& file : matching_paths(plain_pattern(path.substr(0, slash)) + "/libnvrtc-builtins.so.1*")) {
       if (!entries->builtins) entries->builtins = SharedLibrary::open(file, ignored);
     }
   }

@@ -51,13 +51,13 @@ std::string variant_headers(const VariantSpec& variant) {
 
 std::string user_text(const UserVariant& user) {
   std::string file;
-  for (const char* c = user.file; *c != '\0'; ++c) file += *c == '"' || *c == '\\' || *c == '\n' ? '_' : *c;
+  for (const char* c = user.file; *c != '\0'; ++c) file += *c == '"' || *c == '\\' || *c == '\n' || *c == '\xff' ? '_' : *c;  // NVRTC takes 0xff for the end
   return kvloom::format("#line 1 \"{}\"\n{}\n", file, user.text);
 }
 
 std::vector<Program> Unit::programs() const {
   std::vector<Program> list;
-  for (const Entry& e : entries) list.push_back({key + ":" + e.name, text + e.line});
+  for (const Entry& e : entries) list.push_back({key + ":" + e.name, text + e.line, {e.name}, {e.name + "_facts"}, variant_file});
   return list;
 }
 
@@ -78,7 +78,7 @@ Unit attend_unit(const std::string& key, const AttentionSpec& spec, const std::v
   text += variant_headers(spec.variant);
   if (spec.variant.user != nullptr) text += user_text(*spec.variant.user) + kvloom::format("#line 1 \"the end of {}\"\n", key);
   text += kvloom::format("\nnamespace {{\nusing Variant = {};\n{}}}  // namespace\n\n", variant_type(spec.variant), constants);
-  Unit unit{key, text, {}};
+  Unit unit{key, text, {}, spec.variant.user != nullptr ? spec.variant.user->file : ""};
   for (const UnitEntry& e : entries) unit.entries.push_back({e.name, kvloom::format("{}({}, {}, Variant)\n", e.macro, e.name, e.configs)});
   return unit;
 }
@@ -91,11 +91,12 @@ Unit with_timeline(Unit unit) {
 bool has_timeline(const Program& program) { return program.text.find(kDefineTimeline) == program.text.find('\n') + 1; }
 
 Program ops_program() {
-  return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n"};
+  return {"ops.any", "// ops.any\n#include \"kvloom/device/any/append_kv.cuh\"\n#include \"kvloom/device/any/merge_states.cuh\"\n",
+          {"append_kv", "apply_rope", "merge_states"}};
 }
 
 Program plan_program() {
-  return {"plan.stream", "// plan.stream\n#include \"kvloom/device/plan/plan_stream.cuh\"\n"};
+  return {"plan.stream", "// plan.stream\n#include \"kvloom/device/plan/plan_stream.cuh\"\n", {"plan_stream"}};
 }
 
 }  // namespace kvloom::jit

@@ -15,6 +15,9 @@ namespace kvloom::jit {
 struct Program {
   std::string key;  // of the unit; with several programs followed by the entry: "attend.sm80.bf16.d128.paged:attend_mixed"
   std::string text;
+  std::vector<std::string> kernels = {};    // by name: what the cubin must have
+  std::vector<std::string> variables = {};  // the same of device variables: "attend_mixed_facts"
+  std::string variant_file = "";            // that the user's text in it is called by; "": there is none
 };
 
 struct Unit {
@@ -25,6 +28,7 @@ struct Unit {
   std::string key;   // "attend.sm80.bf16.d128.paged"; its first line too
   std::string text;  // what all entries share
   std::vector<Entry> entries;
+  std::string variant_file = "";
 
   /// One of each entry.
   std::vector<Program> programs() const;

@@ -1,6 +1,7 @@
 #include "kvloom/runtime/user_variant.h"
 
 #include "kvloom/jit/host_variant.h"
+#include "kvloom/jit/text_fault.h"
 #include "kvloom/support/check.h"
 #include "kvloom/support/hash.h"
 #include "kvloom/support/made_once.h"
@@ -51,9 +52,9 @@ std::unique_ptr<Interned> interned(const std::string& text, const std::string& f
 
 }  // namespace
 
-const UserVariant* user_variant(const std::string& text, const std::string& file) {
+const UserVariant* user_variant(const std::string& given, const std::string& file) {
   static auto* const all = new MadeOnce<Interned>;  // by file and text
-  const std::string shown = file.empty() ? "variant" : file, fault = jit::text_fault(text);
+  const std::string text(jit::without_mark(given)), shown = file.empty() ? "variant" : file, fault = jit::text_fault(text);
   require(fault.empty(), "variant{}{}: {}", file.empty() ? "" : " ", file, fault);
   return &all->get(shown + '\n' + text, [&] { return interned(text, shown); }).variant;
 }

@@ -9,6 +9,7 @@
 namespace kvloom {
 namespace {
 
+/// `folder`: a pattern of folders.
 void add_in(std::vector<std::string>& to, const CudaLibrary& library, const std::string& folder) {
   for (const std::string& file : library.files) {
     for (const std::string& path : matching_paths(folder + "/" + file)) to.push_back(path);
@@ -20,7 +21,7 @@ std::vector<std::string> package_folders() {
   std::vector<std::string> folders;
   const auto add = [&](const std::string& prefix) {
     for (const char* kind : {"site-packages", "dist-packages"}) {
-      for (const std::string& path : matching_paths(prefix + "/lib/python3*/" + kind)) folders.push_back(path);
+      for (const std::string& path : matching_paths(plain_pattern(prefix) + "/lib/python3*/" + kind)) folders.push_back(path);
     }
   };
   for (const char* name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
@@ -48,7 +49,7 @@ std::vector<std::string> asked_paths(const CudaLibrary& library, const std::stri
   struct stat s;
   if (::stat(asked.c_str(), &s) != 0 || !S_ISDIR(s.st_mode)) return {asked};
   std::vector<std::string> list;
-  add_in(list, library, asked);
+  add_in(list, library, plain_pattern(asked));
   if (list.empty()) list.push_back(asked + "/" + library.files[0]);  // fails, and says where
   return list;
 }
@@ -61,13 +62,13 @@ std::vector<std::string> library_paths(const CudaLibrary& library) {
   std::vector<std::string> list = library.files;
   for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
     const std::string root = environment(name);
-    if (!root.empty()) add_in(list, library, root + "/lib64");
+    if (!root.empty()) add_in(list, library, plain_pattern(root) + "/lib64");
   }
   add_in(list, library, "/usr/local/cuda/lib64");
   add_in(list, library, "/usr/local/cuda-*/lib64");
   for (const std::string& folder : package_folders()) {
-    add_in(list, library, folder + "/nvidia/cu13/lib");
-    add_in(list, library, folder + "/nvidia/" + library.package + "/lib");
+    add_in(list, library, plain_pattern(folder) + "/nvidia/cu13/lib");
+    add_in(list, library, plain_pattern(folder) + "/nvidia/" + library.package + "/lib");
   }
   return list;
 }

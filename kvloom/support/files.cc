@@ -2,12 +2,14 @@
 
 #include "kvloom/support/format.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
@@ -29,17 +31,9 @@ bool write_all(int file, std::string_view bytes) {
   return true;
 }
 
-}  // namespace
-
-bool read_file(const std::string& path, std::string& bytes, std::string& why) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return why = fault("open", path), false;
+/// Reads `file`, which is `path`, to its end and closes it.
+bool read_to_end(int file, const std::string& path, std::string& bytes, std::string& why) {
   bytes.clear();
-  struct stat what;
-  if (::fstat(file, &what) == 0 && (S_ISCHR(what.st_mode) || S_ISBLK(what.st_mode)) && ::isatty(file) == 0) {  // some never end
-    ::close(file);
-    return why = kvloom::format("read {}: got a device, wanted a file", path), false;
-  }
   char part[1 << 16];
   ssize_t n;
   while ((n = ::read(file, part, sizeof part)) > 0 || (n < 0 && errno == EINTR)) {
@@ -48,6 +42,28 @@ bool read_file(const std::string& path, std::string& bytes, std::string& why) {
   if (n < 0) why = fault("read", path);
   ::close(file);
   return n == 0;
+}
+
+}  // namespace
+
+bool read_file(const std::string& path, std::string& bytes, std::string& why) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return why = fault("open", path), false;
+  struct stat what;
+  if (::fstat(file, &what) == 0 && (S_ISCHR(what.st_mode) || S_ISBLK(what.st_mode)) && ::isatty(file) == 0) {  // some never end
+    ::close(file);
+    return why = kvloom::format("read {}: got a device, wanted a file", path), false;
+  }
+  return read_to_end(file, path, bytes, why);
+}
+
+bool read_plain_file(const std::string& path, std::string& bytes, std::string& why) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe is opened without a writer
+  if (file < 0) return why = fault("open", path), false;
+  struct stat what;
+  if (::fstat(file, &what) == 0 && S_ISREG(what.st_mode)) return read_to_end(file, path, bytes, why);
+  ::close(file);
+  return why = kvloom::format("read {}: got no plain file, wanted one", path), false;
 }
 
 bool publish_file(const std::string& path, std::string_view bytes, std::string& why) {
@@ -112,6 +128,34 @@ FileLock::~FileLock() {
   if (file_ < 0) return;
   ::unlink(path_.c_str());
   ::close(file_);
+}
+
+std::vector<std::string> names_in(const std::string& folder, std::string& why) {
+  std::vector<std::string> names;
+  why.clear();
+  DIR* const open = ::opendir(folder.c_str());
+  if (open == nullptr) {
+    if (errno != ENOENT && errno != ENOTDIR) why = fault("read folder", folder);
+    return names;
+  }
+  errno = 0;
+  for (const dirent* at = ::readdir(open); at != nullptr; at = ::readdir(open)) {
+    const std::string name = at->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+  }
+  if (errno != 0) why = fault("read folder", folder);
+  ::closedir(open);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string plain_pattern(const std::string& path) {
+  std::string pattern;
+  for (const char c : path) {
+    if (c == '*' || c == '?' || c == '[' || c == '\\') pattern += '\\';
+    pattern += c;
+  }
+  return pattern;
 }
 
 std::vector<std::string> matching_paths(const std::string& pattern) {

@@ -9,6 +9,8 @@ namespace kvloom {
 
 /// The bytes of a file, or of a pipe or terminal to its end; no other device. False: it can't be read; `why` says so.
 bool read_file(const std::string& path, std::string& bytes, std::string& why);
+/// The same of plain files alone: a pipe is refused, and not waited for.
+bool read_plain_file(const std::string& path, std::string& bytes, std::string& why);
 
 /// Writes `bytes` under a name of its own in the same folder, then renames: readers see the old file or the new one, never a part.
 /// False: nothing was published; `why` says so.
@@ -40,8 +42,15 @@ class FileLock {
   int file_ = -1;
 };
 
-/// Paths that match a pattern of the shell, sorted; none if there are none.
+/// The names in a folder, sorted, whatever they are made of; none where it can't be read: `why` says so, and is "" where there is no such
+/// folder.
+std::vector<std::string> names_in(const std::string& folder, std::string& why);
+
+/// Paths that match a pattern of the shell, sorted; none if there are none. For names of ours: what a user has named goes through
+/// plain_pattern().
 std::vector<std::string> matching_paths(const std::string& pattern);
+/// The pattern that matches `path` alone: its * ? [ and \ are what they are.
+std::string plain_pattern(const std::string& path);
 
 /// The value of an environment variable; "" if it is not set.
 std::string environment(const char* name);

@@ -3,6 +3,7 @@
 #include "kvloom/support/files.h"
 
 #include <dlfcn.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <utility>
@@ -19,11 +20,17 @@ SharedLibrary SharedLibrary::open(const std::string& name, std::string& why) {
   return library;
 }
 
-SharedLibrary SharedLibrary::open_bytes(const std::string& bytes, std::string& why) {
+SharedLibrary SharedLibrary::open_bytes(const std::string& bytes, std::string& why, bool& of_folder) {
   // A name of its own every time: the loader takes a name that it knows for the library that it has.
   std::string path;
-  if (!write_temporary(bytes, path, why)) return why += "; name a folder that can be written in TMPDIR", SharedLibrary();
+  of_folder = !write_temporary(bytes, path, why);
+  if (of_folder) return why += "; name a folder that can be written in TMPDIR", SharedLibrary();
   SharedLibrary library = open(path, why);
+  struct statvfs mount;
+  if (!library && ::statvfs(path.c_str(), &mount) == 0 && (mount.f_flag & ST_NOEXEC) != 0) {
+    of_folder = true;
+    why += "; " + temporary_folder() + " is mounted noexec: name a folder that libraries can be loaded from in TMPDIR";
+  }
   ::unlink(path.c_str());
   return library;
 }

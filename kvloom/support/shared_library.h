@@ -10,8 +10,9 @@ class SharedLibrary {
   SharedLibrary() = default;
   /// Opens `name`: a path, or a file name that the loader looks for. `why`: the loader's words where it can't.
   static SharedLibrary open(const std::string& name, std::string& why);
-  /// Loads a library that lies in memory, through a file that is gone at once.
-  static SharedLibrary open_bytes(const std::string& bytes, std::string& why);
+  /// Loads a library that lies in memory, through a file in temporary_folder() that is gone at once. `of_folder`: it is the folder that
+  /// does not serve, and no other bytes would load either; `why` has the remedy then.
+  static SharedLibrary open_bytes(const std::string& bytes, std::string& why, bool& of_folder);
   SharedLibrary(SharedLibrary&& other) noexcept;
   SharedLibrary& operator=(SharedLibrary&& other) noexcept;
   ~SharedLibrary();

@@ -126,6 +126,10 @@ template <class U>
 concept UserFinish = requires(float x, int32_t h, const typename ParamsOf<U>::type& p) { { U::finish(x, h, p) } -> SameAs<RowFinish>; } ||
                      requires(float x, int32_t h) { { U::finish(x, h) } -> SameAs<RowFinish>; };
 
+/// Chosen where the preprocessor has left out the line KVLOOM_VARIANT(NAME), which has a better match.
+struct LeftOut;
+LeftOut* chosen(...);
+
 /// A user's struct with the hooks of the house, which take all parameters of a run.
 template <class U>
 struct User {
@@ -232,7 +236,11 @@ struct CheckUser {
 #else
 #define KVLOOM_PARAMS(...) \
   static constexpr auto kvloom_params() { return kvloom::variants::param_list(__VA_ARGS__); }
-#define KVLOOM_CHECK_VARIANT(...) template struct kvloom::variants::CheckUser<::__VA_ARGS__>;
+#define KVLOOM_CHECK_VARIANT(...)                             \
+  template struct kvloom::variants::CheckUser<::__VA_ARGS__>; \
+  namespace kvloom::variants {                                \
+  ::__VA_ARGS__* chosen(int);                                 \
+  }
 #endif
 
 /// Names the struct of the text; outside every namespace.

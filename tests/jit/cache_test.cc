@@ -4,11 +4,13 @@
 #include "kvloom/support/error.h"
 #include "kvloom/support/files.h"
 #include "kvloom/support/hash.h"
+#include "tests/support/errors.h"
 #include "tests/support/temporary_folder.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -224,6 +226,61 @@ TEST(Cache, ListExportAndClear) {
   EXPECT_TRUE(Cache(folder / "out").find(name_of("b"), payload));
   EXPECT_EQ(payload, payload_of("b"));
   EXPECT_EQ(cache.clear(), 3);
+  EXPECT_TRUE(cache.list().empty());
+}
+
+// A folder's name is a name, not a pattern that others match.
+TEST(Cache, FoldersAreNamedNotMatched) {
+  const TemporaryFolder folder;
+  const Cache neighbour(folder / "star1");
+  ASSERT_TRUE(neighbour.store(name_of("n"), payload_of("n")));
+  CacheName any = name_of("k");
+  any.compiler = "";
+  for (const char* name : {"star*", "star?", "star[1]", "a\\b"}) {
+    const Cache cache(folder / name);
+    std::string payload;
+    EXPECT_TRUE(cache.list().empty()) << name;
+    EXPECT_EQ(cache.clear(), 0) << name;
+    ASSERT_TRUE(cache.store(name_of("k"), payload_of("k"))) << name;
+    ASSERT_EQ(cache.list().size(), 1u) << name;
+    EXPECT_EQ(cache.list()[0].name.key, "k") << name;
+    EXPECT_TRUE(cache.find(any, payload)) << name;
+    EXPECT_EQ(cache.clear(), 1) << name;
+    EXPECT_TRUE(cache.list().empty()) << name;
+  }
+  EXPECT_EQ(neighbour.list().size(), 1u);
+}
+
+// A pipe without a writer would be waited for.
+TEST(Cache, WhatIsNoPlainFileIsNoEntry) {
+  const TemporaryFolder folder;
+  const Cache cache(folder.path());
+  ASSERT_TRUE(cache.store(name_of("k"), payload_of("k")));
+  const std::string path = entry_path(folder.path());
+  ASSERT_EQ(::unlink(path.c_str()), 0);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  ::alarm(30);  // ends the test where it hangs
+  CacheName any = name_of("k");
+  any.compiler = "";
+  std::string payload;
+  EXPECT_TRUE(cache.list().empty());
+  EXPECT_FALSE(cache.find(name_of("k"), payload));
+  EXPECT_FALSE(cache.find(any, payload));
+  EXPECT_EQ(cache.find_or_make(
+                name_of("k"), [] { return payload_of("k"); }, nullptr),
+            payload_of("k"));
+  ::alarm(0);
+  EXPECT_EQ(cache.list().size(), 1u);  // the entry is in the pipe's place
+}
+
+// What can't be removed is not said to be: here a folder of an entry's name, for root is bound by no permissions.
+TEST(Cache, ClearSaysWhatIsLeft) {
+  const TemporaryFolder folder;
+  const Cache cache(folder.path());
+  ASSERT_TRUE(cache.store(name_of("k"), payload_of("k")));
+  std::filesystem::create_directories(folder / "left.kvloom/within");
+  const std::string text = test::error_of([&] { cache.clear(); }, ErrorCode::io);
+  EXPECT_TRUE(test::has(text, "cache clear: " + folder.path() + ": got 1 files removed and 1 left (remove left.kvloom: ")) << text;
   EXPECT_TRUE(cache.list().empty());
 }
 

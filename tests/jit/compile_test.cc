@@ -108,6 +108,38 @@ TEST(Compile, B99_ErrorsCarryTheLog) {
   EXPECT_TRUE(has(text, "--gpu-architecture=sm_90a")) << text;
 }
 
+// A compiler that stops early is content with the half that it has read.
+TEST(Compile, ACubinWithoutItsKernelIsAnError) {
+  NEED_NVRTC();
+  const TemporaryFolder folder;
+  const Cache cache(folder.path());
+  Program cut = small_program("test.cut");
+  cut.text = "// caf\xff\n" + cut.text;
+  cut.kernels = {"f"};
+  std::string text = error_of([&] { cubin_of(cut, "sm_90a", cache); }, ErrorCode::invalid_argument);
+  EXPECT_TRUE(has(text, "jit: test.cut: nvrtc ") && has(text, " gives a cubin for sm_90a without kernel f")) << text;
+  EXPECT_TRUE(cache.list().empty());
+  Program whole = small_program("test.whole");
+  whole.kernels = {"f"};
+  EXPECT_NO_THROW(cubin_of(whole, "sm_90a", cache));
+  whole.variables = {"f_facts"};
+  whole.variant_file = "mine.h";
+  text = error_of([&] { cubin_of(whole, "sm_90a", Cache("")); }, ErrorCode::invalid_argument);
+  EXPECT_TRUE(has(text, "without variable f_facts") && has(text, "look in mine.h for a macro")) << text;
+}
+
+TEST(Compile, ProgramsOfTheLibraryHaveTheirKernels) {
+  NEED_NVRTC();
+  std::string log;
+  for (const Program& program : {ops_program(), plan_program()}) {
+    EXPECT_FALSE(program.kernels.empty()) << program.key;
+    EXPECT_NO_THROW(compile_program(program, "sm_90a", log)) << program.key;
+  }
+  const Unit unit = attend_unit("attend.sm80.bf16.d128.paged", AttentionSpec(), {}, {{"attend_memory", "KVLOOM_SM80_ATTEND", ""}});
+  EXPECT_EQ(unit.programs()[0].kernels, std::vector<std::string>{"attend_memory"});
+  EXPECT_EQ(unit.programs()[0].variables, std::vector<std::string>{"attend_memory_facts"});
+}
+
 // B99, B21: what is compiled can be read.
 TEST(Unit, ReadsAsAPersonWouldWriteIt) {
   AttentionSpec spec;
@@ -187,6 +219,11 @@ TEST(Compile, NoJitNamesTheKeyAndTheRemedy) {
     const std::string said = error_of([&] { cubin_of(entry, "sm_90a", cache); }, ErrorCode::unsupported);
     EXPECT_TRUE(has(said, std::string("--key ") + key + "\"")) << said;
   }
+  // The name of a variant's file is part of what is compiled.
+  Program users = small_program("test.unit.user-Mine:attend_mixed");
+  users.variant_file = "my/mine.h";
+  const std::string said = error_of([&] { cubin_of(users, "sm_90a", cache); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(said, "run \"kvloom cache warm --arch sm_90a --key test.unit.user-Mine --variant my/mine.h\" (the variant's text, in a file of this name)")) << said;
   // What another machine made serves.
   CacheName name = cache_name(small_program(), "sm_90a");
   name.compiler = "nvrtc 12.9";

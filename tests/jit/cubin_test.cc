@@ -24,10 +24,13 @@ TEST(Cubin, VariablesAreFoundByName) {
   EXPECT_EQ(values[1], 9);
   EXPECT_EQ(values[2], 11);
   for (const char* absent : {"", "firs", "first2", "third"}) EXPECT_EQ(variable_of(cubin, absent), "") << absent;
+  EXPECT_TRUE(has_kernel(cubin, "f"));
+  for (const char* absent : {"", "g", "first"}) EXPECT_FALSE(has_kernel(cubin, absent)) << absent;
   for (size_t bytes = 0; bytes < cubin.size(); bytes += 7) {  // never past the end
     const std::string got = variable_of(std::string(cubin, 0, bytes), "first");
     EXPECT_TRUE(got.empty() || got == first) << bytes;
   }
+  EXPECT_FALSE(has_kernel("", "f"));
   EXPECT_EQ(variable_of("FAKECUBI and no ELF file of any kind, but longer than the header that one begins with", "first"), "");
 }
 

@@ -327,7 +327,8 @@ TEST(Keys, EverySpellingIsReadBack) {
     EXPECT_EQ(kernel_key(k.task.c_str(), k.family.c_str(), k.spec, k.fixed_split), key);
   }
   for (const char* bad : {"", "attend", "attend.sm80", "attend.sm80.bf16.d128", "attend.sm80.bf16.paged.d128", "attend.sm80.b16.d128.paged",
-                          "attend.sm80.bf16.d128.paged.paged", "attend.sm80.bf16.d128.paged.softcap.alibi", "attend.sm80.bf16.d-1.paged"}) {
+                          "attend.sm80.bf16.d128.paged.paged", "attend.sm80.bf16.d128.paged.softcap.alibi", "attend.sm80.bf16.d-1.paged",
+                          "attend.sm80.bf16.d99999999999.paged", "attend.sm80.bf16.d4294967424.paged", "attend.sm80.bf16.d128-.paged", "attend.sm80.bf16.d192-4294967424.paged"}) {
     EXPECT_NE(parse_kernel_key(bad).fault, "") << bad;
   }
 }

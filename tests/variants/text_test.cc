@@ -6,11 +6,22 @@
 #include "tests/support/temporary_folder.h"
 #include "tests/variants/variant_texts.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
 namespace kvloom::test {
 namespace {
+
+std::string unique_text(const char* name) {
+  return std::string("// ") + name + " " + std::to_string(::getpid()) +
+         "\nstruct Mine {\n  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 2 == 0; }\n};\nKVLOOM_VARIANT(Mine)\n";
+}
 
 /// The error of a struct with this body.
 std::string error_of_body(const std::string& body) {
@@ -122,11 +133,6 @@ TEST(Text, WhatNeedsNoCompilerIsSaidWithoutOne) {
   EXPECT_TRUE(has(error_of([] { variant_from_file("/dev/zero"); }, ErrorCode::io), "read /dev/zero: got a device, wanted a file"));  // has no end
 }
 
-std::string unique_text(const char* name) {
-  return std::string("// ") + name + " " + std::to_string(::getpid()) +
-         "\nstruct Mine {\n  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 2 == 0; }\n};\nKVLOOM_VARIANT(Mine)\n";
-}
-
 TEST(Text, AMissingCompilerIsNamed) {
   const TemporaryFolder folder;
   const Environment cache("KVLOOM_CACHE_DIR", folder.path().c_str()), none("KVLOOM_CXX", "/nowhere/c++");
@@ -135,10 +141,79 @@ TEST(Text, AMissingCompilerIsNamed) {
   EXPECT_EQ(variant_compiler().version, "");
 }
 
+// The text is not to blame.
 TEST(Text, AFolderToWorkInThatIsMissingIsNamed) {
-  const Environment none("TMPDIR", "/nowhere");
-  const std::string text = error_of_body("  static bool keep(const kvloom::Coord& c) { return c.kv_pos % 7919 != 5; }");
-  EXPECT_TRUE(has(text, "name one that can be written in TMPDIR (/nowhere: No such file or directory)")) << text;
+  const TemporaryFolder folder;
+  const Environment none("TMPDIR", "/nowhere"), cache("KVLOOM_CACHE_DIR", folder.path().c_str());
+  const std::string text = error_of([] { variant_from_text(unique_text("nowhere")); }, ErrorCode::io);
+  EXPECT_EQ(text, "jit: variant.Mine: no folder to work in: name one that can be written in TMPDIR (/nowhere: No such file or directory)");
+}
+
+/// A program in `folder` that runs this shell text.
+std::string script(const TemporaryFolder& folder, const std::string& text) {
+  std::ofstream(folder / "c++") << "#!/bin/sh\n" << text << "\n";
+  std::filesystem::permissions(folder / "c++", std::filesystem::perms::owner_all);
+  return folder / "c++";
+}
+
+TEST(Text, AFullFolderToWorkInIsNamed) {
+  const TemporaryFolder folder, kept;
+  const std::string full = script(folder, "case \"$*\" in *-E*) exec c++ \"$@\";; esac\necho 'ld: final link failed: No space left on device'; exit 1");
+  const Environment compiler("KVLOOM_CXX", full.c_str()), cache("KVLOOM_CACHE_DIR", kept.path().c_str()), room("TMPDIR", folder.path().c_str());
+  if (variant_compiler().version.empty()) GTEST_SKIP() << "wants c++ on the PATH";
+  const std::string text = error_of([] { variant_from_text(unique_text("full")); }, ErrorCode::io);
+  EXPECT_TRUE(has(text, "name one that can be written in TMPDIR (" + folder.path() + ": No space left on device)")) << text;
+}
+
+// Its own shared object can't be loaded from there, nor could another.
+TEST(Text, AFolderThatNothingIsLoadedFromIsNamed) {
+  const TemporaryFolder folder, kept;
+  const pid_t child = ::fork();
+  if (child == 0) {  // in a mount namespace of its own, as the same user
+    const std::string users = std::to_string(::getuid()) + " " + std::to_string(::getuid()) + " 1", groups = std::to_string(::getgid()) + " " + std::to_string(::getgid()) + " 1";
+    if (::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) ::_exit(77);
+    std::ofstream("/proc/self/uid_map") << users;
+    std::ofstream("/proc/self/setgroups") << "deny";
+    std::ofstream("/proc/self/gid_map") << groups;
+    if (::mount("none", folder.path().c_str(), "tmpfs", MS_NOEXEC, "") != 0) ::_exit(77);
+    const Environment room("TMPDIR", folder.path().c_str()), cache("KVLOOM_CACHE_DIR", kept.path().c_str());
+    const std::string text = error_of([] { variant_from_text(unique_text("noexec")); }, ErrorCode::io);
+    const bool good = has(text, folder.path() + " is mounted noexec: name a folder that libraries can be loaded from in TMPDIR") && !has(text, "cache clear");
+    if (!good) std::fprintf(stderr, "%s\n", text.c_str());
+    ::_exit(good ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "wants to mount a file system in a namespace of its own";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Programs that answer --version with a number are not compilers for that.
+TEST(Text, OnlyACompilerIsTakenForOne) {
+  for (const char* other : {"/bin/ls", "/bin/cat", "/bin/true", "/bin/echo"}) {
+    const Environment compiler("KVLOOM_CXX", other);
+    EXPECT_EQ(variant_compiler().version, "") << other;
+    EXPECT_TRUE(has(variant_compiler().detail, std::string("KVLOOM_CXX names ") + other + ", which is none")) << variant_compiler().detail;
+  }
+}
+
+TEST(Text, TheMarkOfUtf8IsSkipped) {
+  const std::string text = "KVLOOM_VARIANT(Mine)\n", body = "struct Mine { static bool keep(const kvloom::Coord& c) { return c.kv_pos % 3 != 1; } };\n";
+  const UserVariant* const plain = variant_from_text(body + text, "marked.h");
+  const UserVariant* const marked = variant_from_text("\xef\xbb\xbf" + body + text, "marked.h");
+  EXPECT_EQ(plain, marked);
+  EXPECT_EQ(std::string(marked->text), body + text);  // which GPUs get, too
+}
+
+TEST(Text, AVariantThatThePreprocessorLeavesOutIsSaidSo) {
+  for (const char* condition : {"#if 0", "#ifdef NEVER"}) {
+    const std::string text = error_of([&] {
+      variant_from_text(std::string("struct Mine { static bool keep(const kvloom::Coord&) { return true; } };\n") + condition + "\nKVLOOM_VARIANT(Mine)\n#endif\n", "mine.h");
+    });
+    EXPECT_TRUE(has(text, "the line KVLOOM_VARIANT(NAME) does not count: it stands in an #if that is not taken")) << text;
+    EXPECT_FALSE(has(text, "user_stage.inl")) << text;
+  }
 }
 
 // What another process made serves, also where nothing may be compiled.
