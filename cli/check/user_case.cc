@@ -20,8 +20,8 @@ int64_t length_of(int32_t dim, const Case& c, int64_t positions) {
 double value_of(const Case& c, const ParamDecl& d, uint64_t stream, uint64_t i) {
   const uint64_t bits = stream_bits(c.seed, Stream::user, stream * (uint64_t(1) << 40) + i);
   if (d.type == ParamType::f32) return d.low + (d.high - d.low) * double(bits >> 40) / double((1 << 24) - 1);
-  const double low = std::ceil(d.low), count = std::max(1.0, std::floor(d.high) - low + 1.0);
-  return low + double(bits % uint64_t(count));
+  const double low = std::ceil(d.low), count = std::floor(d.high) - low + 1.0;  // 1 to 2^54 + 1: a variant has no other ranges
+  return std::min(low + double(bits % uint64_t(count)), std::floor(d.high));
 }
 
 void store(void* data, ParamType type, int64_t i, double x) {

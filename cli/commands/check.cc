@@ -39,7 +39,7 @@ void parse_case(const std::string& text, check::CheckOptions& options) {
   long long index = -1;
   char rest = 0;
   errno = 0;
-  const bool whole = std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2 && errno == 0;
+  const bool whole = text.find('-') == std::string::npos && std::sscanf(text.c_str(), "%llu:%lld%c", &seed, &index, &rest) == 2 && errno == 0;
   if (!whole || index < 0 || index == INT64_MAX) {
     throw CLI::ValidationError("--case", "got " + text + ", wanted SEED:INDEX, as a failure prints it");
   }
@@ -54,6 +54,7 @@ void check_place(const Arguments& a) {
     return;
   }
   cpu::Target target{};
+  if (a.target.empty()) cpu::best_target();  // throws where KVLOOM_CPU_TARGET is none
   require(a.target.empty() || (cpu::parse_target(a.target.c_str(), target) && cpu::is_available(target)),
           "check: --cpu-target: got {}, wanted one that runs here; kvloom doctor says which do", a.target);
 }
@@ -148,7 +149,7 @@ void add(CLI::App& command, int& exit_code) {
   command.add_option("--cases", a->cases, "Random cases to run, each under all policies with 1, 7 and 132 CTAs")
       ->check(kNonNegative)
       ->capture_default_str();
-  command.add_option("--seed", a->seed, "The cases are a function of this number")->capture_default_str();
+  command.add_option("--seed", a->seed, "The cases are a function of this number")->check(kNonNegative)->capture_default_str();
   command.add_option("--case", a->one_case, "SEED:INDEX: this case alone");
   command.add_option("--policy", a->policy, "Only this policy: " + policy_names());
   command.add_option("--ctas", a->ctas, "Only with this many CTAs")->check(kPositive);

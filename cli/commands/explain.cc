@@ -35,6 +35,7 @@ replay::Explanation explanation_of(const Arguments& a) {
 }
 
 int run(Arguments& a) {
+  if (a.json == "-" && a.svg == "-") throw CLI::ValidationError("--svg", "got - with --json -, wanted one of them in a file");
   replay::ExplainOptions& o = a.options;
   o.types.q = replay::parse_dtype(a.q_dtype, "--q-dtype");
   o.types.kv = replay::parse_dtype(a.kv_dtype, "--kv-dtype");
@@ -54,7 +55,7 @@ int run(Arguments& a) {
     o.ceilings = measure_ceilings(pool, memory, 3);
   }
   const replay::Explanation e = explanation_of(a);
-  std::fputs(e.text.c_str(), a.json == "-" ? stderr : stdout);
+  std::fputs(e.text.c_str(), a.json == "-" || a.svg == "-" ? stderr : stdout);
   if (!a.svg.empty()) write_text("--svg", a.svg, e.svg);
   if (!a.json.empty()) write_json(a.json, e.json);
   return 0;
@@ -91,13 +92,13 @@ void add(CLI::App& c, int& exit_code) {
       ->check(kPositive);
   c.add_option("--policy", a->policy, policy_names())->capture_default_str();
   c.add_option("--levels", a->levels, "auto, off")->check(one_of({"auto", "off"}))->capture_default_str();
-  c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own")->check(kPositive);
+  c.add_option("--ctas", o.engine.num_ctas, "CTAs to balance over; default: the backend's own (clusters of two where CTAs work so: family sm90, many rows)")->check(kPositive);
   c.add_option("--threads", o.engine.threads, "Default: one a core")->check(kPositive);
   c.add_option("--cpu-target", a->cpu_target, "avx2, avx512, portable; default: the best here")->check(one_of(cpu_target_names()));
   c.add_option("--kernel", a->kernel, "cuda: this family of kernels; default: the fastest")->check(one_of(gpu_family_names()));
   c.add_option("--variant", a->variant, "A variant of your own (docs/variants.md)")->type_name("FILE");
   c.add_flag("--no-ceilings", a->no_ceilings, "Do not measure the machine's roofs (a GPU's are never measured here)");
-  c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request")->type_name("FILE");
+  c.add_option("--svg", a->svg, "Write the plan as a picture: a lane a CTA, a colour a request; - for stdout (the text goes to stderr then)")->type_name("FILE");
   c.add_option("--json", a->json, "Write everything as JSON, - for stdout (the text goes to stderr then)")->type_name("FILE");
   c.callback([a, &exit_code] { exit_code = run(*a); });
 }

@@ -8,6 +8,7 @@
 #include "kvloom/plan/planner.h"
 #include "kvloom/support/check.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -96,7 +97,15 @@ void describe_step(const Arguments& a, Step& s) {
   s.capacity.max_kv_tokens = std::max<int64_t>(1, s.kv_indptr.back());
 }
 
+/// A plan knows those requests alone that it has work for.
+void print_text(const Arguments& a, const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  const size_t n = a.kv_len.size(), idle = a.q_len.size() == 1 ? (a.q_len[0] == 0 ? n : 0) : size_t(std::count(a.q_len.begin(), a.q_len.end(), 0));
+  if (idle > 0) std::printf("  %zu of %zu requests have no new tokens (--q-len 0): they have no items, and are not counted above\n", idle, n);
+}
+
 void run(const Arguments& a) {
+  if (a.json == "-" && a.svg == "-") throw CLI::ValidationError("--svg", "got - with --json -, wanted one of them in a file");
   require(a.kv_heads > 0 && a.heads > 0, "plan: --heads, --kv-heads: got {} and {}, wanted at least 1", a.heads, a.kv_heads);
   Step step;
   describe_step(a, step);
@@ -109,7 +118,7 @@ void run(const Arguments& a) {
 
   const PlanView view = view_plan(buffer.get());
   if (!a.svg.empty()) write_text("--svg", a.svg, plan::describe_svg(view, spec));
-  if (a.json != "-") std::fputs(plan::describe_text(view, spec).c_str(), stdout);
+  if (a.json != "-" && a.svg != "-") print_text(a, plan::describe_text(view, spec));
   if (a.json.empty()) return;
   auto json = nlohmann::ordered_json::parse(plan::describe_json(view, spec));
   json["units"] = view.header->num_units;
@@ -140,7 +149,7 @@ void add(CLI::App& c, int&) {
       ->check(CLI::Range(-1, INT32_MAX))
       ->capture_default_str();
   c.add_option("--json", a->json, "Write the plan to FILE (- is stdout)")->type_name("FILE");
-  c.add_option("--svg", a->svg, "Draw the plan, a lane a CTA")->type_name("FILE");
+  c.add_option("--svg", a->svg, "Draw the plan, a lane a CTA (- is stdout)")->type_name("FILE");
   c.callback([a] { run(*a); });
 }
 

@@ -89,7 +89,7 @@ void add_traffic(CLI::App& c, Arguments& a) {
   c.add_option("--samples", o.batch.samples, "Continuations of every prompt, on shared pages")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  c.add_option("--seed", o.seed, "Of the synthetic trace, Q, K, V and the rows checked")->capture_default_str();
+  c.add_option("--seed", o.seed, "Of the synthetic trace, Q, K, V and the rows checked")->check(kNonNegative)->capture_default_str();
 }
 
 void add_model(CLI::App& c, Arguments& a) {
@@ -128,7 +128,7 @@ void add_engine(CLI::App& c, Arguments& a) {
   c.add_option("--backend", a.backend, "cpu, cuda")->check(one_of({"cpu", "cuda"}))->capture_default_str();
   c.add_option("--device", o.engine.device, "cuda: which GPU")->check(kNonNegative)->capture_default_str();
   c.add_option("--threads", o.engine.threads, "cpu: default: one a core")->check(kPositive);
-  c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own")->check(kPositive);
+  c.add_option("--ctas", o.engine.num_ctas, "CTAs that a plan balances over; default: the backend's own (clusters of two where CTAs work so: family sm90, many rows)")->check(kPositive);
   c.add_option("--policy", a.policy, policy_names())->capture_default_str();
   c.add_option("--levels", a.levels, "auto: shared prefixes are read once where it pays; off")
       ->check(one_of({"auto", "off"}))

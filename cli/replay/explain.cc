@@ -2,6 +2,7 @@
 
 #include "cli/replay/step_stats.h"
 #include "kvloom/base/math.h"
+#include "kvloom/plan/flat.h"
 #include "kvloom/support/check.h"
 
 namespace kvloom::replay {
@@ -66,13 +67,21 @@ std::string work_row(const std::string& name, const std::string& q_len, const st
                      w.flop * 1e-9, w.intensity(), w.has_roof(c) ? fmt::format("{} ({:.1f} us)", w.roof(c), w.roof_us(c)) : "-");
 }
 
+constexpr int64_t kMostPages = 1 << 28;  // of the step: a table of 1 GiB
+
 void check(const ExplainOptions& o, const Model& model) {
   require(!o.kv_len.empty(), "--kv-len: got none, wanted the KV length of every request, as in 1000,2000");
   require(o.q_len.size() == 1 || o.q_len.size() == o.kv_len.size(), "--q-len: got {} lengths, wanted 1 or {} (one a --kv-len)",
           o.q_len.size(), o.kv_len.size());
   require(o.layer >= 0 && o.layer < model.layers, "--layer: got {}, wanted 0 to {}", o.layer, model.layers - 1);
-  int64_t tokens = 0;
-  for (const int32_t n : o.kv_len) tokens += max_of(0, n);
+  // As the engine does, but before page tables of that size are made.
+  int64_t tokens = 0, pages = 0;
+  for (size_t r = 0; r < o.kv_len.size(); ++r) {
+    require(o.kv_len[r] <= plan::kMaxListTokens, "--kv-len: request {}: got {}, wanted 0 to {}", r, o.kv_len[r], plan::kMaxListTokens);
+    tokens += max_of(0, o.kv_len[r]);
+    pages += ceil_div(max_of(0, o.kv_len[r]), o.page_size);
+  }
+  require(pages <= kMostPages, "--kv-len, --page-size: got {} pages in all, wanted at most {}; give a larger --page-size", pages, kMostPages);
   require(o.max_kv_tokens == 0 || o.max_kv_tokens >= tokens, "--max-kv-tokens: got {}, wanted at least {}: what the step's requests have", o.max_kv_tokens, tokens);
   for (size_t r = 0; r < o.kv_len.size(); ++r) {
     const int32_t q_len = o.q_len.size() == 1 ? o.q_len[0] : o.q_len[r];

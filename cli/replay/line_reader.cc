@@ -2,14 +2,22 @@
 
 #include "kvloom/support/check.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 namespace kvloom::replay {
 
-FileSource::FileSource(const std::string& path) : path_(path), file_(path == "-" ? stdin : std::fopen(path.c_str(), "rb")) {
+FileSource::FileSource(const std::string& path, const std::atomic<bool>* stop)
+    : path_(path), stop_(stop), file_(path == "-" ? stdin : std::fopen(path.c_str(), "rb")) {
   if (!file_) fail(ErrorCode::io, "trace {}: cannot open: {}; name a file that exists and can be read", path, std::strerror(errno));
+  struct stat what;
+  if (file_ == stdin || ::fstat(::fileno(file_), &what) != 0 || !(S_ISCHR(what.st_mode) || S_ISBLK(what.st_mode)) || ::isatty(::fileno(file_))) return;
+  std::fclose(file_);  // some never end
+  fail(ErrorCode::io, "trace {}: got a device, wanted a file or a pipe; - reads stdin", path);
 }
 
 FileSource::~FileSource() {
@@ -17,8 +25,10 @@ FileSource::~FileSource() {
 }
 
 size_t FileSource::read(char* out, size_t size) {
+  if (stopped()) return 0;
   const size_t got = std::fread(out, 1, size, file_);
   if (got < size && std::ferror(file_)) {
+    if (errno == EINTR && stopped()) return 0;
     fail(ErrorCode::io, "trace {}: read failed: {}; name a file that can be read to its end", path_, std::strerror(errno));
   }
   return got;
@@ -37,10 +47,21 @@ bool LineReader::fill() {
   return end_ > 0;
 }
 
+void LineReader::skip_line() {
+  while (begin_ < end_ || fill()) {
+    const char* from = buffer_ + begin_;
+    const char* newline = static_cast<const char*>(std::memchr(from, '\n', end_ - begin_));
+    begin_ = newline ? size_t(newline - buffer_) + 1 : end_;
+    if (newline) return;
+  }
+}
+
 bool LineReader::next(Line& out) {
+  if (in_line_) skip_line();
+  in_line_ = false;
   line_.clear();
   bool too_long = false;
-  bool any = false;
+  bool any = false, whole = false;
   while (begin_ < end_ || fill()) {
     any = true;
     const char* from = buffer_ + begin_;
@@ -50,9 +71,11 @@ bool LineReader::next(Line& out) {
     line_.append(from, std::min(length, room));
     too_long |= length > room;
     begin_ += length + (newline ? 1 : 0);
-    if (newline) break;
+    in_line_ = too_long && !newline;
+    whole = newline || too_long;
+    if (whole) break;
   }
-  if (!any) return false;
+  if (!any || (!whole && source_.stopped())) return false;
   ++number_;
   std::string_view text = line_;
   if (number_ == 1 && text.substr(0, 3) == "\xef\xbb\xbf") text.remove_prefix(3);

@@ -7,6 +7,11 @@
 #include <cmath>
 
 namespace kvloom::replay {
+namespace {
+
+constexpr int32_t kMostHeads = 4096, kMostDim = 65536;  // far beyond any kernel: what is made of them does not overflow
+
+}  // namespace
 
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
@@ -18,6 +23,9 @@ Model find_model(const std::string& name, const ModelOverrides& overrides) {
   for (const Model& row : model_table()) {
     if (name != row.name) continue;
     Model m = row;
+    require(overrides.heads <= kMostHeads && overrides.kv_heads <= kMostHeads, "--heads, --kv-heads: got {} and {}, wanted at most {}", overrides.heads,
+            overrides.kv_heads, kMostHeads);
+    require(overrides.head_dim <= kMostDim, "--head-dim: got {}, wanted at most {}", overrides.head_dim, kMostDim);
     if (overrides.heads > 0) m.qo_heads = overrides.heads;
     if (overrides.kv_heads > 0) m.kv_heads = overrides.kv_heads;
     if (overrides.head_dim > 0) {

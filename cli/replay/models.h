@@ -23,7 +23,7 @@ struct Model {
 
   int32_t kinds() const { return int32_t(windows.size()); }
   /// Elements of one token's K and V in one layer.
-  int64_t kv_elements() const { return int64_t(kv_heads) * (head_dim_qk + (v_in_k ? 0 : head_dim_vo)); }
+  int64_t kv_elements() const { return int64_t(kv_heads) * (int64_t(head_dim_qk) + (v_in_k ? 0 : head_dim_vo)); }
 };
 
 const std::vector<Model>& model_table();

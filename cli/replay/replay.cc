@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-std::vector<TraceRequest> load(const ReplayOptions& o, Report& report) {
+std::vector<TraceRequest> load(const ReplayOptions& o, const std::atomic<bool>& stop, Report& report) {
   std::vector<TraceRequest> trace;
   if (o.trace.empty()) {
     SyntheticOptions synthetic = o.synthetic;
@@ -32,13 +32,14 @@ std::vector<TraceRequest> load(const ReplayOptions& o, Report& report) {
     report.trace = "synthetic";
     report.trace_format = fmt::format("seed {}", o.seed);
   } else {
-    TraceReader reader(o.trace == "-" ? "stdin" : o.trace, std::make_unique<FileSource>(o.trace), o.skip_bad);
+    TraceReader reader(o.trace == "-" ? "stdin" : o.trace, std::make_unique<FileSource>(o.trace, &stop), o.skip_bad);
     for (TraceRequest r; (o.requests < 0 || int64_t(trace.size()) < o.requests) && reader.next(r);) trace.push_back(std::move(r));
     report.trace = o.trace;
     report.trace_format = reader.format();
     report.skipped_rows = reader.skipped_rows();
     report.first_skipped = reader.first_skipped();
-    if (trace.empty() && o.requests != 0) {
+    if (stop.load(std::memory_order_relaxed)) report.stopped = "interrupted";  // what has been read is not all
+    if (trace.empty() && o.requests != 0 && report.stopped.empty()) {
       fail(ErrorCode::invalid_argument, "trace {}: got no request{}, wanted one at least: a CSV header (Azure) with rows below it, or JSON objects (Mooncake), one a line",
            o.trace == "-" ? "stdin" : o.trace,
            report.skipped_rows > 0 ? fmt::format(" ({} rows left out by --skip-bad; the first: {})", report.skipped_rows, report.first_skipped) : "");
@@ -90,13 +91,16 @@ PoolSize pool_size(const ReplayOptions& o, const std::vector<TraceRequest>& trac
   return size;
 }
 
+constexpr int32_t kMostCheckRows = 65536;  // a step: each is attention over all of its keys in double precision
+constexpr double kMostStepUs = 1e9;        // 1000 s: millions of them fit the simulated clock
+
 void validate(const ReplayOptions& o, const Model& model) {
   require(o.rate_scale > 0 && std::isfinite(o.rate_scale), "--rate-scale: got {}, wanted a number above 0", o.rate_scale);
   require(o.layers >= 1 && o.layers <= model.layers, "--layers: got {}, wanted 1 to {} ({})", o.layers, model.layers, model.name);
   require(o.engine.backend == Backend::cpu || o.engine.backend == Backend::cuda, "--backend: got {}, wanted cpu or cuda",
           int(o.engine.backend));
-  require(o.check_rows >= 1, "--check-rows: got {}, wanted 1 or more; every step is checked", o.check_rows);
-  require(o.fixed_step_us >= 0 && o.fixed_step_us < 1e12, "--fixed-step-us: got {}, wanted 0 (measured) or more", o.fixed_step_us);
+  require(o.check_rows >= 1 && o.check_rows <= kMostCheckRows, "--check-rows: got {}, wanted 1 to {}; every step is checked", o.check_rows, kMostCheckRows);
+  require(o.fixed_step_us >= 0 && o.fixed_step_us <= kMostStepUs, "--fixed-step-us: got {}, wanted 0 (measured) to {}", o.fixed_step_us, kMostStepUs);
 }
 
 class Replay {
@@ -104,7 +108,7 @@ class Replay {
   Replay(const ReplayOptions& options, const std::atomic<bool>& stop, const std::function<void(const ReplayProgress&)>& progress)
       : o_(options), stop_(stop), progress_(progress), model_(find_model(options.model, options.overrides)) {
     validate(o_, model_);
-    trace_ = load(o_, report_);
+    trace_ = load(o_, stop_, report_);
     if (!o_.export_path.empty()) export_.emplace(o_.export_path);
     for (const TraceRequest& r : trace_) owed_tokens_ += o_.batch.samples * held_tokens(r);
   }

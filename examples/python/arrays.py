@@ -9,7 +9,12 @@ BACKEND, DTYPE = ("cuda", "bf16") if ON_GPU else ("cpu", "f32")
 TOLERANCE = 3e-2 if ON_GPU else 1e-5  # between two ways to compute the same numbers of about 1
 
 if ON_GPU:
-    import torch
+    try:
+        import torch
+    except ImportError:
+        torch = None
+    if torch is None or not torch.cuda.is_available():
+        sys.exit("--gpu: got no torch with a GPU, wanted one; install torch for CUDA, or leave --gpu out")
 
 
 def there(x):

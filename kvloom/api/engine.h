@@ -68,7 +68,7 @@ struct RunTensors {
 struct EngineOptions {
   Backend backend = Backend::cpu;
   int32_t threads = 0;                // 0: one a core; all such engines of a process share those threads and take turns
-  int32_t num_ctas = 0;               // 0: the backend's own number; the same number gives the same bits on any machine
+  int32_t num_ctas = 0;               // 0: the backend's own number; the same number gives the same bits on any machine. Clusters of two where CTAs work so (cuda, family sm90, many rows)
   Policy policy = Policy::automatic;  // how work is split: docs/plan_format.md, Policies
   LevelMode levels = LevelMode::automatic;
   int32_t split_tokens = 0;          // fixed_split: chunk length, tokens; 0 is the backend's own

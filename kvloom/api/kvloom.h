@@ -163,7 +163,7 @@ typedef struct kvloom_options {
   uint32_t struct_size;
   int32_t backend;        /* KVLOOM_CPU, KVLOOM_CUDA, KVLOOM_AUTO */
   int32_t threads;        /* 0: one a core, shared by all such engines of the process */
-  int32_t num_ctas;       /* 0: the backend's own; equal numbers give equal bits */
+  int32_t num_ctas;       /* 0: the backend's own; equal numbers give equal bits; clusters of two where CTAs work so (CUDA, family sm90, many rows) */
   int32_t policy;         /* how work is split (docs/plan_format.md, Policies); FIXED_SPLIT: a request's bits do not depend on its batch */
   int32_t levels;         /* shared prefixes found from the page tables */
   int32_t split_tokens;   /* FIXED_SPLIT: chunk, tokens; 0: the backend's own */

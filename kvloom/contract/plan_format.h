@@ -74,6 +74,8 @@ struct WorkItem {
   uint8_t chunked : 4;    // fixed_split: 1: one partial a chunk of split_tokens (see item_partials); 0: its chunks are folded into one
 };
 static_assert(sizeof(WorkItem) == 32);
+inline constexpr int32_t kMaxHeadsPerItem = 255;   // WorkItem::kv_head_count
+inline constexpr int32_t kMaxRowsPerItem = 65535;  // packed rows times heads: WorkItem::touch_count is a unit a row at most
 
 /// The largest set of output rows whose list of partials is the same. Rows are global packed rows: token * group_size + head in group.
 struct MergeUnit {

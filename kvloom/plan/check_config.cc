@@ -11,8 +11,6 @@ constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxCtas = 65535;  // a CTA number fits 16 bits
 constexpr int64_t kMaxTileRows = 4096;
 constexpr int64_t kMaxTileKv = 1 << 20;
-constexpr int64_t kMaxHeadsPerItem = 255;  // WorkItem::kv_head_count
-constexpr int64_t kMaxTouches = 65535;     // WorkItem::touch_count
 constexpr int64_t kMaxTokenCost = 1 << 16;
 constexpr int64_t kMaxItemCost = 1 << 30;
 constexpr int64_t kMaxKvTokens = int64_t(1) << 36;
@@ -31,8 +29,8 @@ void check_class(int index, const KernelClass& k) {
   check("cost_per_token", k.cost_per_token, 1, kMaxTokenCost);
   check("cost_per_tile_row", k.cost_per_tile_row, 0, kMaxTokenCost);
   check("cost_per_item", k.cost_per_item, 0, kMaxItemCost);
-  require(int64_t(k.tile_rows) * k.heads_per_item <= kMaxTouches, "plan: classes[{}]: got {} rows x {} heads an item, wanted at most {}",
-          index, k.tile_rows, k.heads_per_item, kMaxTouches);
+  require(int64_t(k.tile_rows) * k.heads_per_item <= kMaxRowsPerItem, "plan: classes[{}]: got {} rows x {} heads an item, wanted at most {}",
+          index, k.tile_rows, k.heads_per_item, kMaxRowsPerItem);
 }
 
 void check_spec(const AttentionSpec& spec) {

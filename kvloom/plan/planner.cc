@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <type_traits>
 
 namespace kvloom::plan {
@@ -22,6 +23,27 @@ SchedulerConfig few_rows_levels(SchedulerConfig config) {
   config.classes[0].cost_per_item += config.cost_level_item;
   return config;
 }
+
+namespace {
+
+/// Room for all that a step within the capacity may need. `field`: what of it asks for so many.
+template <class T>
+void make_room(std::vector<T>& list, int64_t count, const char* what, const char* field) {
+  try {
+    list.reserve(size_t(count));
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    fail(ErrorCode::out_of_memory, "plan: {}: got no memory, wanted {} bytes for {}; lower Capacity.{}", what, count * int64_t(sizeof(T)), count, field);
+  }
+}
+
+/// The field of the capacity that bounds row groups, and the one that bounds their tokens, which bound tiles.
+const char* field_of_groups(const Capacity& c) {
+  if (c.max_groups > 0) return "max_groups";
+  return c.max_requests >= c.max_level_rows ? "max_requests" : "max_level_rows";
+}
+const char* field_of_tokens(const Capacity& c) { return c.max_query_tokens >= c.max_level_rows ? "max_query_tokens" : "max_level_rows"; }
+
+}  // namespace
 
 struct Planner::Impl {
   AttentionSpec spec;
@@ -45,9 +67,9 @@ struct Planner::Impl {
       : spec(s), capacity(c), config(g), layout(plan_layout(s, c, g)), level_config(few_rows_levels(g)), rules(spec, config), level_rules(spec, level_config) {
     if (config.policy == Policy::fixed_split) max_partials = max_chunk_partials(spec, capacity, config);
     // Most of what plan() needs; the rest is made by the first call.
-    list.groups.reserve(size_t(layout.max_groups));
-    work.tiles.reserve(size_t(layout.max_items) / size_t(spec.num_kv_heads) + 1);
-    schedule.pieces.reserve(size_t(layout.max_items));
+    make_room(list.groups, layout.max_groups, "row groups", field_of_groups(capacity));
+    make_room(work.tiles, layout.max_items / spec.num_kv_heads + 1, "tiles", field_of_tokens(capacity));
+    make_room(schedule.pieces, layout.max_items, "items", field_of_tokens(capacity));
   }
   Impl(const Impl&) = delete;  // rules point into config and level_config
 

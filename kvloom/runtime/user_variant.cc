@@ -6,7 +6,9 @@
 #include "kvloom/support/hash.h"
 #include "kvloom/support/made_once.h"
 
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 
 namespace kvloom::runtime {
@@ -36,6 +38,27 @@ const jit::HostVariant& compiled(const VariantSpec& variant, cpu::Target target)
   return jit::host_variant(jit::host_unit(variant, host), host);
 }
 
+/// `kvloom check` draws a parameter's values from its range: it has some, and the type holds them. Numbers of i64 are
+/// bound as doubles, and exact there.
+void check_range(const ParamDecl& d, const std::string& file) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53
+  struct Bounds {
+    const char* type;
+    double low, high;
+    const char* text;
+  };
+  constexpr double kFloat = std::numeric_limits<float>::max();
+  const Bounds all[] = {{"f32", -kFloat, kFloat, "-3.40282e+38 to 3.40282e+38"},
+                        {"i32", -2147483648.0, 2147483647.0, "-2147483648 to 2147483647"},
+                        {"i64", -kExact, kExact, "-2^53 to 2^53"},
+                        {"u8", 0.0, 255.0, "0 to 255"}};
+  const Bounds& b = all[int(d.type)];
+  const bool whole = d.type != ParamType::f32;
+  require(d.low <= d.high && d.low >= b.low && d.high <= b.high && (!whole || std::ceil(d.low) <= d.high),
+          "variant {}: KVLOOM_PARAM({}, low, high): got {} to {}, wanted low <= high within {} ({}){}; kvloom check draws values from there", file, d.name,
+          d.low, d.high, b.text, b.type, whole ? ", and a whole number between them" : "");
+}
+
 /// Compiles `text`.
 std::unique_ptr<Interned> interned(const std::string& text, const std::string& file) {
   auto fresh = std::make_unique<Interned>(Interned{jit::name_in(text), file, text, {}});
@@ -46,6 +69,7 @@ std::unique_ptr<Interned> interned(const std::string& text, const std::string& f
   alone.user = &v;
   v = compiled(alone, cpu::best_target()).facts;
   point();
+  for (int32_t i = 0; i < v.num_params; ++i) check_range(v.params[i], file);
   v.digest = std::strtoull(sha256_hex(text).substr(0, 16).c_str(), nullptr, 16);
   return fresh;
 }

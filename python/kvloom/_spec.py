@@ -118,7 +118,7 @@ class Options:
 
     backend        "auto": a GPU if there is one that runs the spec, else the CPU
     threads        CPU; 0: one a core, shared by all such engines
-    num_ctas       0: the backend's own; equal numbers give equal bits
+    num_ctas       0: the backend's own; equal numbers give equal bits; clusters of two where CTAs work so (family sm90, many rows)
     policy         how work is split; "fixed_split": a request's bits do not depend on its batch (split_tokens: its chunk)
     levels         "automatic": shared prefixes are found from the page tables, where Capacity.max_level_rows allows them
     check_pages    plan reads every page id that a row can see, and run refuses one out of range

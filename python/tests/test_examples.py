@@ -1,6 +1,7 @@
 """examples/python: each runs by itself, and checks itself."""
 
 import importlib.util
+import os
 import pathlib
 import subprocess
 import sys
@@ -24,3 +25,11 @@ def test_example(program, tmp_path):
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout
+
+
+def test_a_gpu_without_torch_is_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('not installed')\n")
+    quick_start = next(p for p in EXAMPLES if p.stem == "quick_start")
+    done = subprocess.run([sys.executable, quick_start, "--gpu"], capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr == "--gpu: got no torch with a GPU, wanted one; install torch for CUDA, or leave --gpu out\n"

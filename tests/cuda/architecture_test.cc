@@ -14,6 +14,8 @@ TEST_F(CudaEngine, WithoutADeviceNothingGoesToOne) {
     const std::string text = error_of([&] { upload ? engine.upload(plan) : engine.run(plan, s.tensors); }, ErrorCode::unsupported);
     EXPECT_TRUE(has(text, std::string(upload ? "upload" : "run") + ": got an engine made for sm_90a alone, wanted one with a device")) << text;
   }
+  const std::string planned = error_of([&] { engine.plan_on_device(DeviceBatch()); }, ErrorCode::unsupported);
+  EXPECT_TRUE(has(planned, "plan_on_device: got an engine made for sm_90a alone, wanted one with a device")) << planned;
 }
 
 TEST_F(CudaEngine, ExplainSaysWhichKernelAStepLaunches) {
@@ -145,6 +147,22 @@ TEST_F(CudaEngine, ARefusalForAnArchitectureNamesItAndWhatWouldRun) {
   EXPECT_TRUE(has(error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported), "sm_89 has 101376; with fp8 K and V it fits"));
   spec.kv_dtype = DType::e4m3;
   EXPECT_NO_THROW(Engine(spec, large(), options));
+}
+
+// The fewest changes that would do, or none where none do.
+TEST_F(CudaEngine, ARefusalForSharedMemoryNamesWhatFits) {
+  EngineOptions options = cuda_options();
+  options.cuda_arch = "sm_89", options.kernel = "sm80";
+  const auto refusal = [&](int32_t qk, int32_t vo, DType kv, RopeMode rope, Policy policy) {
+    AttentionSpec spec = gpu_spec();
+    spec.head_dim_qk = qk, spec.head_dim_vo = vo, spec.kv_dtype = kv, spec.variant.rope.mode = rope;
+    options.policy = policy;
+    return error_of([&] { Engine(spec, large(), options); }, ErrorCode::unsupported);
+  };
+  const std::string rope = refusal(128, 128, DType::e4m3, RopeMode::half_split, Policy::automatic);
+  EXPECT_TRUE(has(rope, "sm_89 has 101376; with keys rotated as they are written (append_kv) instead of fused RoPE it fits")) << rope;
+  const std::string split = refusal(160, 160, DType::bf16, RopeMode::none, Policy::fixed_split);
+  EXPECT_TRUE(has(split, "sm_89 has 101376; with fp8 K and V and another policy than fixed_split it fits")) << split;
 }
 
 // Chunks of fixed_split are folded in fp32, beside all else: with 100 KB of shared memory tiles of many rows are smaller for it.

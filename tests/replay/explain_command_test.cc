@@ -98,6 +98,66 @@ TEST(ExplainCommand, RefusesLengthsThatDisagree) {
   EXPECT_TRUE(contains(longer.err(), "request 0: got 101 new tokens and a --kv-len of 100")) << longer.err();
 }
 
+TEST(ExplainCommand, RefusesACapacityBelowTheStep) {
+  Tool small({"explain", "--kv-len", "100,200", "--no-ceilings", "--max-kv-tokens", "299"});
+  EXPECT_EQ(small.wait(), 1);
+  EXPECT_EQ(small.err(), "kvloom: --max-kv-tokens: got 299, wanted at least 300: what the step's requests have\n");
+  Tool enough({"explain", "--kv-len", "100,200", "--no-ceilings", "--max-kv-tokens", "300"});
+  EXPECT_EQ(enough.wait(), 0) << enough.err();
+}
+
+// Page tables of such steps would take all the memory that there is.
+TEST(ExplainCommand, RefusesLengthsBeyondEveryEngineBeforeItMakesTables) {
+  Tool lengths({"explain", "--kv-len", "100,2000000000", "--page-size", "1", "--no-ceilings"});
+  EXPECT_EQ(lengths.wait(), 1);
+  EXPECT_EQ(lengths.err(), "kvloom: --kv-len: request 1: got 2000000000, wanted 0 to 536870912\n");
+  Tool pages({"explain", "--kv-len", "500000000,500000000", "--page-size", "1", "--no-ceilings"});
+  EXPECT_EQ(pages.wait(), 1);
+  EXPECT_EQ(pages.err(), "kvloom: --kv-len, --page-size: got 1000000000 pages in all, wanted at most 268435456; give a larger --page-size\n");
+}
+
+TEST(ExplainCommand, HeadsAndDimsHaveBounds) {
+  const std::pair<std::vector<std::string>, const char*> cases[] = {
+      {{"--head-dim", "2147483647"}, "kvloom: --head-dim: got 2147483647, wanted at most 65536\n"},
+      {{"--heads", "4096", "--kv-heads", "2147483647"}, "kvloom: --heads, --kv-heads: got 4096 and 2147483647, wanted at most 4096\n"},
+  };
+  for (const auto& [arguments, says] : cases) {
+    std::vector<std::string> all{"explain", "--backend", "cuda", "--arch", "sm_90a", "--kv-len", "9"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    Tool wrong(all);
+    EXPECT_EQ(wrong.wait(), 1);
+    EXPECT_EQ(wrong.err(), says);
+  }
+}
+
+TEST(ExplainCommand, AnItemTakesAsManyKvHeadsAsItCanName) {
+  Tool tool({"explain", "--kv-len", "100", "--no-ceilings", "--heads", "600", "--kv-heads", "300", "--head-dim", "16"});
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_TRUE(contains(tool.out(), ", 255 KV heads an item, ")) << tool.out();
+}
+
+TEST(ExplainCommand, UnderFixedSplitThereIsOneClass) {
+  for (const std::vector<std::string>& place : {std::vector<std::string>{"--no-ceilings"}, {"--backend", "cuda", "--arch", "sm_80"}}) {
+    for (const char* policy : {"fixed_split", "auto"}) {
+      std::vector<std::string> all{"explain", "--kv-len", "100", "--policy", policy};
+      all.insert(all.end(), place.begin(), place.end());
+      Tool tool(all);
+      EXPECT_EQ(tool.wait(), 0) << tool.err();
+      const bool one = policy == std::string("fixed_split");
+      EXPECT_EQ(contains(tool.out(), "\nclasses  one, memory class, for row groups of any size: "), one) << tool.out();
+      EXPECT_EQ(contains(tool.out(), "\n  compute  tile "), !one) << tool.out();
+      EXPECT_EQ(contains(tool.out(), "\n  memory tile "), one) << tool.out();  // of the roof
+    }
+  }
+}
+
+TEST(ExplainCommand, APictureOnStdoutIsNothingElse) {
+  Tool tool({"explain", "--kv-len", "100", "--no-ceilings", "--svg", "-"});
+  EXPECT_EQ(tool.wait(), 0) << tool.err();
+  EXPECT_EQ(tool.out().rfind("<svg", 0), 0u) << tool.out();
+  EXPECT_TRUE(contains(tool.err(), "\nkernel ")) << tool.err();
+}
+
 TEST(ExplainCommand, AWrongArchitectureNamesItsOption) {
   Tool tool({"explain", "--backend", "cuda", "--arch", "sm_9x", "--kv-len", "9"});
   EXPECT_EQ(tool.wait(), 1);

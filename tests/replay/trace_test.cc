@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -185,6 +186,26 @@ TEST(TraceReader, HugeRowsAreRefusedInBoundedMemory) {
   EXPECT_EQ(lenient.skipped, 1);
   ASSERT_EQ(lenient.requests.size(), 1u);
   EXPECT_EQ(lenient.requests[0].line, 3);
+}
+
+/// Sevens without an end.
+struct Endless : ByteSource {
+  int64_t bytes = 0;
+  size_t read(char* out, size_t size) override {
+    std::memset(out, '7', size);
+    bytes += int64_t(size);
+    return size;
+  }
+};
+
+TEST(TraceReader, ALineWithoutAnEndIsGivenOnceItIsTooLong) {
+  Endless source;
+  LineReader lines(source);
+  Line line;
+  ASSERT_TRUE(lines.next(line));
+  EXPECT_TRUE(line.too_long);
+  EXPECT_EQ(line.text.size(), LineReader::kMaxLineBytes);
+  EXPECT_LE(source.bytes, int64_t(2 * LineReader::kMaxLineBytes));
 }
 
 TEST(TraceReader, DeeplyNestedJsonIsRefusedNotFollowed) {

@@ -43,6 +43,39 @@ TEST(Check, AHookThatIsNoFunctionIsFoundOut) {
   EXPECT_GT(check::run_check(options).failed, 0);
 }
 
+// Values of ranges as wide as a range may be, and of one value.
+TEST(Check, ParametersAreDrawnFromTheWholeOfTheirRanges) {
+  check::CheckOptions options;
+  options.cases = 6;
+  options.of_a_case.user = variant_from_text(
+      "struct Wide {\n  struct Params {\n    int32_t a;\n    float b;\n    int64_t c, d;\n    kvloom::Array<int64_t, 5> e;\n"
+      "    KVLOOM_PARAMS(KVLOOM_PARAM(a, -2147483648.0, 2147483647), KVLOOM_PARAM(b, -3.4e38, 3.4e38), KVLOOM_PARAM(c, -9007199254740992.0, "
+      "9007199254740992.0), KVLOOM_PARAM(d, 6.5, 7.5), KVLOOM_PARAM(e, -9007199254740992.0, 9007199254740992.0))\n  };\n"
+      "  static bool keep(const kvloom::Coord& c, const Params& p) { return p.d == 7 && (c.kv_pos + p.a + p.c + p.e(3)) % 3 != 0; }\n};\n"
+      "KVLOOM_VARIANT(Wide)\n");
+  const check::CheckReport report = check::run_check(options);
+  EXPECT_EQ(report.cases, 6);
+  for (const check::Failure& f : report.failures) ADD_FAILURE() << f.shape << "\n" << f.fault << "\n" << f.command;
+}
+
+// GPUs compute by the slope, the CPU and the reference by logit: a check on the CPU finds that they differ.
+TEST(Check, ASlopeThatLiesIsFoundOut) {
+  const auto failures = [](const char* slope) {
+    check::CheckOptions options;
+    options.cases = 6;
+    options.of_a_case.user = variant_from_text(std::string("struct Sloping {\n  static float slope(const kvloom::Coord& c) { return ") + slope +
+                                               "; }\n  static float logit(float score, const kvloom::Coord& c) {\n    return score + 0.25f * "
+                                               "float(c.q_head + 1) * float(c.kv_pos - c.q_pos);\n  }\n};\nKVLOOM_VARIANT(Sloping)\n");
+    return check::run_check(options).failures;
+  };
+  EXPECT_TRUE(failures("0.25f * float(c.q_head + 1)").empty());
+  for (const char* lie : {"0.25f", "0.25f * float(c.q_head)", "0.25f * float(c.kv_pos + 1)"}) {
+    const auto found = failures(lie);
+    ASSERT_FALSE(found.empty()) << lie;
+    EXPECT_TRUE(has(found[0].fault, "variant: slope and logit don't agree: at kv_pos ")) << found[0].fault;
+  }
+}
+
 // The line that a failure prints brings the variant along.
 TEST(Check, CommandsNameTheVariant) {
   check::CheckOptions options;

@@ -76,6 +76,25 @@ TEST(Text, EveryFaultIsOneSentence) {
     const std::string text = error_of_body(body);
     EXPECT_TRUE(has(text, sentence)) << body << "\n" << text;
     EXPECT_TRUE(has(text, "mine.h:")) << body << "\n" << text;
+    EXPECT_EQ(has(text, "a variant has at least one of"), *body == 0) << body << "\n" << text;  // a hook that is wrong is there
+  }
+}
+
+// Of every type: reversed, no number, no value of the type.
+TEST(Text, RangesThatHaveNoValueAreRefused) {
+  const std::tuple<const char*, const char*, const char*> faults[] = {
+      {"int32_t", "5, 1", "got 5 to 1, wanted low <= high within -2147483648 to 2147483647 (i32), and a whole number between them"},
+      {"int32_t", "0, 1e30", "got 0 to 1e+30, wanted low <= high within -2147483648 to 2147483647 (i32)"},
+      {"int32_t", "0.2, 0.5", "got 0.2 to 0.5, wanted low <= high within"},
+      {"int64_t", "-9.3e18, 9.3e18", "got -9.3e+18 to 9.3e+18, wanted low <= high within -2^53 to 2^53 (i64)"},
+      {"float", "0, 1e39", "got 0 to 1e+39, wanted low <= high within -3.40282e+38 to 3.40282e+38 (f32); kvloom check draws"},
+      {"float", "__builtin_nan(\"\"), 1", "got nan to 1, wanted low <= high"},
+      {"kvloom::Array<uint8_t, kvloom::dim::any>", "-1, 256", "got -1 to 256, wanted low <= high within 0 to 255 (u8)"},
+  };
+  for (const auto& [type, range, says] : faults) {
+    const std::string text = error_of_body(std::string("  struct Params { ") + type + " y; KVLOOM_PARAMS(KVLOOM_PARAM(y, " + range +
+                                           ")) };\n  static bool keep(const kvloom::Coord&, const Params&) { return true; }");
+    EXPECT_TRUE(has(text, "variant mine.h: KVLOOM_PARAM(y, low, high): ") && has(text, says)) << text;
   }
 }
 

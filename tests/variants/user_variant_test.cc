@@ -179,8 +179,7 @@ TEST(UserVariant, IsNamedInKeysPlansAndExplanations) {
   Engine engine(s.spec, s.capacity()), other(plain.spec, plain.capacity());
   EXPECT_TRUE(has(engine.kernel_key(), ".causal.user-AlibiSlopes")) << engine.kernel_key();
   EXPECT_TRUE(has(engine.explain(), "variant  AlibiSlopes (")) << engine.explain();
-  EXPECT_EQ(describe_variant(*user),
-            "AlibiSlopes (" + example("alibi_slopes") + "): hooks logit, slope; parameters slopes f32 [num_qo_heads]");
+  EXPECT_EQ(describe_variant(*user), "AlibiSlopes (" + example("alibi_slopes") + "): hooks logit, slope; parameters slopes f32 [num_qo_heads]");
   EXPECT_NE(engine.plan(s.batch).graph_key(), other.plan(plain.batch).graph_key());
 }
 
