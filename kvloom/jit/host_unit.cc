@@ -76,7 +76,11 @@ Program host_unit(const VariantSpec& spec, const HostTarget& target) {
     if (is_embedded(included(line))) text += kvloom::format("#include \"{}\"\n", included(line));
   });
   text += user_text(user);
-  text += kvloom::format("#line 1 \"the end of {}\"\nKVLOOM_USER_STAGE({})\n", key, variant_type(scored));
+  text += kvloom::format(
+      "#line 1 \"the end of {}\"\n"
+      "static_assert(kvloom::variants::is_chosen(0), \"the line KVLOOM_VARIANT(NAME) does not count: it stands in an #if that is not taken\");\n"
+      "KVLOOM_USER_STAGE({})\n",
+      key, variant_type(scored));
   return {key, with_headers(text)};
 }
 

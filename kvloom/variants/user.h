@@ -126,9 +126,8 @@ template <class U>
 concept UserFinish = requires(float x, int32_t h, const typename ParamsOf<U>::type& p) { { U::finish(x, h, p) } -> SameAs<RowFinish>; } ||
                      requires(float x, int32_t h) { { U::finish(x, h) } -> SameAs<RowFinish>; };
 
-/// Chosen where the preprocessor has left out the line KVLOOM_VARIANT(NAME), which has a better match.
-struct LeftOut;
-LeftOut* chosen(...);
+/// is_chosen(0) where the preprocessor has left out the line KVLOOM_VARIANT(NAME), which has a better match.
+KVLOOM_HD constexpr bool is_chosen(long) { return false; }
 
 /// A user's struct with the hooks of the house, which take all parameters of a run.
 template <class U>
@@ -239,7 +238,7 @@ struct CheckUser {
 #define KVLOOM_CHECK_VARIANT(...)                             \
   template struct kvloom::variants::CheckUser<::__VA_ARGS__>; \
   namespace kvloom::variants {                                \
-  ::__VA_ARGS__* chosen(int);                                 \
+  constexpr bool is_chosen(int) { return true; }              \
   }
 #endif
 

@@ -177,7 +177,7 @@ std::string script(const TemporaryFolder& folder, const std::string& text) {
 
 TEST(Text, AFullFolderToWorkInIsNamed) {
   const TemporaryFolder folder, kept;
-  const std::string full = script(folder, "case \"$*\" in *-E*) exec c++ \"$@\";; esac\necho 'ld: final link failed: No space left on device'; exit 1");
+  const std::string full = script(folder, "case \" $* \" in *\" -E \"*) exec c++ \"$@\";; esac\necho 'ld: final link failed: No space left on device'; exit 1");
   const Environment compiler("KVLOOM_CXX", full.c_str()), cache("KVLOOM_CACHE_DIR", kept.path().c_str()), room("TMPDIR", folder.path().c_str());
   if (variant_compiler().version.empty()) GTEST_SKIP() << "wants c++ on the PATH";
   const std::string text = error_of([] { variant_from_text(unique_text("full")); }, ErrorCode::io);

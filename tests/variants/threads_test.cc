@@ -19,7 +19,7 @@ class CountingCompiler {
   explicit CountingCompiler(int wanted)
       : path_(folder_ / "c++"), cache_("KVLOOM_CACHE_DIR", (folder_ / "cache").c_str()), asked_("KVLOOM_CXX", path_.c_str()) {
     fs::create_directory(folder_ / "begun");
-    std::ofstream(path_) << "#!/bin/sh\ncase \"$*\" in *-E*) exec c++ \"$@\";; esac\ntouch " << folder_ / "begun"
+    std::ofstream(path_) << "#!/bin/sh\ncase \" $* \" in *\" -E \"*) exec c++ \"$@\";; esac\ntouch " << folder_ / "begun"
                          << "/$$\nn=0\n"
                          << "while [ $(ls " << folder_ / "begun"
                          << " | wc -l) -lt " << wanted << " ]; do\n"
