@@ -222,7 +222,7 @@ CacheView checked_cache(const Tensor& given, const char* where, const char* name
     if (nhd) check(given, "[tokens, num_kv_heads, dim] (ragged, nhd)", 3, kAny, num_kv_heads, dim, 0);
     if (!nhd) check(given, "[num_kv_heads, tokens, dim] (ragged, hnd)", 3, num_kv_heads, kAny, dim, 0);
     const int32_t token = nhd ? 0 : 1;
-    const int64_t step = token_stride_of(given, token, kGpuAlign);
+    const int64_t step = token_stride_of(given, token, 1 - token, kGpuAlign);
     return {step, step, stride_of(given, 1 - token), given.shape[token]};
   }
   Tensor t = given;
@@ -249,14 +249,14 @@ AttendParams checked_params(const PlanState& plan, const RunTensors& t, Backend 
   check_overlaps(t);
   AttendParams p;
   p.q = t.q.data;
-  p.q_token = token_stride_of(t.q, 0, kGpuAlign);
+  p.q_token = token_stride_of(t.q, 0, 1, kGpuAlign);
   p.q_head = stride_of(t.q, 1);
   p.o = t.o.data;
-  p.o_token = token_stride_of(t.o, 0, kGpuAlign);
+  p.o_token = token_stride_of(t.o, 0, 1, kGpuAlign);
   p.o_head = stride_of(t.o, 1);
   if (t.lse.given()) {
     p.lse = static_cast<float*>(t.lse.data);
-    p.lse_token = token_stride_of(t.lse, 0, 1);
+    p.lse_token = token_stride_of(t.lse, 0, 1, 1);
     p.lse_head = stride_of(t.lse, 1);
   }
   p.kv = {t.k.data, t.v.data, k.page, k.token, k.head, v.page, v.token, v.head, min_of(k.num_pages, v.num_pages)};

@@ -60,19 +60,18 @@ Extent extent_of(const Tensor& t) {
   return {e.low * size, (e.high + 1) * size};
 }
 
-/// Elements from one step of dimension d to the next where what lies within is packed.
-int64_t packed_stride(const Tensor& t, int32_t d) {
-  if (d + 1 == t.ndim) return 1;
-  return t.shape[d + 1] * (t.shape[d + 1] > 1 ? pitch_of(t, d + 1) : packed_stride(t, d + 1));
-}
-
 }  // namespace
 
-int64_t token_stride_of(const Tensor& t, int32_t d, int64_t align) {
+int64_t token_stride_of(const Tensor& t, int32_t d, int32_t heads, int64_t align) {
   if (t.shape[d] > 1) return t.stride[d];
   constexpr int64_t kFarthest = int64_t(1) << 36;  // elements; what is further is no distance, but what the caller's library left there
-  const int64_t packed = packed_stride(t, d), vector = max_of<int64_t>(1, align / size_of(t.dtype));
-  return t.stride[d] >= packed && t.stride[d] <= kFarthest && t.stride[d] % vector == 0 ? t.stride[d] : packed;
+  const bool inside = heads > d;                   // heads of a token lie within it, or tokens within a head
+  const int64_t given = t.stride[d], vector = max_of<int64_t>(1, align / size_of(t.dtype)), row = t.ndim > max_of(d, heads) + 1 ? t.shape[t.ndim - 1] : 1;
+  const int64_t pitch = inside && t.shape[heads] > 1 ? min_of(pitch_of(t, heads), kFarthest) : row;
+  const int64_t packed = inside ? t.shape[heads] * pitch : row;
+  const bool is_distance = given >= row && given < kFarthest && given % vector == 0;
+  if (is_distance && (given >= packed || pitch >= 2 * given)) return given;  // behind all heads, or between the rows of one
+  return pitch == row ? packed : 0;                                          // heads that lie apart, and no word of where tokens do
 }
 
 std::string shape_text(const Tensor& t) { return numbers_text(t.shape, clamp_to(t.ndim, 0, 4)); }

@@ -37,8 +37,9 @@ void check_disjoint(const Tensor& a, const char* a_name, const Tensor& b, const 
 inline int64_t stride_of(const Tensor& t, int32_t d) { return t.shape[d] > 1 ? t.stride[d] : 0; }
 
 /// The stride of the dimension of tokens, which holds for runs of more tokens, too: a graph that was captured with one is replayed with others. Of one token
-/// the stride given counts if tokens can lie so far apart and begin at multiples of `align` bytes; else they lie as densely as they can.
-int64_t token_stride_of(const Tensor& t, int32_t d, int64_t align);
+/// the stride given counts if tokens can lie so far apart, around the heads or within each, and begin at multiples of `align` bytes; else they lie as densely as
+/// they can where heads do, and 0 where heads lie apart: then nothing says where another token is. `heads`: their dimension.
+int64_t token_stride_of(const Tensor& t, int32_t d, int32_t heads, int64_t align);
 
 /// "[4, 8, 128]".
 std::string shape_text(const Tensor& t);

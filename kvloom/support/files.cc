@@ -138,8 +138,8 @@ std::vector<std::string> names_in(const std::string& folder, std::string& why) {
     if (errno != ENOENT && errno != ENOTDIR) why = fault("read folder", folder);
     return names;
   }
-  errno = 0;
-  for (const dirent* at = ::readdir(open); at != nullptr; at = ::readdir(open)) {
+  const auto next = [open] { return errno = 0, ::readdir(open); };  // its end and its faults differ by errno alone
+  for (const dirent* at = next(); at != nullptr; at = next()) {
     const std::string name = at->d_name;
     if (name != "." && name != "..") names.push_back(name);
   }

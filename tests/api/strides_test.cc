@@ -22,14 +22,24 @@ Tensor tensor_of(std::vector<int64_t> shape, std::vector<int64_t> stride) {
 
 TEST(Strides, OfOneTokenHoldForMore) {
   constexpr int64_t kAlign = 16;
-  const auto stride = [](std::vector<int64_t> shape, std::vector<int64_t> given, int32_t d) { return api::token_stride_of(tensor_of(shape, given), d, kAlign); };
+  const auto stride = [](std::vector<int64_t> shape, std::vector<int64_t> given, int32_t d) { return api::token_stride_of(tensor_of(shape, given), d, 1 - d, kAlign); };
   EXPECT_EQ(stride({3, 8, 64}, {900, 64, 1}, 0), 900) << "more than one token: what is given";
   EXPECT_EQ(stride({1, 8, 64}, {1536, 64, 1}, 0), 1536) << "of a fused matrix";
   EXPECT_EQ(stride({1, 8, 64}, {512, 64, 1}, 0), 512);
   for (const int64_t nothing : {int64_t(0), int64_t(1), int64_t(-512), int64_t(511), int64_t(519), INT64_MAX, INT64_MIN}) EXPECT_EQ(stride({1, 8, 64}, {nothing, 64, 1}, 0), 512) << nothing;
-  EXPECT_EQ(stride({1, 8, 64}, {0, 128, 1}, 0), 1024) << "heads that lie apart";
+  EXPECT_EQ(stride({1, 8, 64}, {64, 6400, 1}, 0), 64) << "tokens within heads, seen from outside";
+  EXPECT_EQ(stride({1, 8, 64}, {3072, 192, 1}, 0), 3072) << "heads that lie apart";
+  EXPECT_EQ(stride({1, 8, 64}, {1, 6400, 1}, 0), 0) << "nothing says where another token is: none is written out of bounds";
+  EXPECT_EQ(stride({1, 8, 64}, {0, 0, 1}, 0), 0) << "one head for all";
+  EXPECT_EQ(stride({1, 8, 64}, {64, 0, 1}, 0), 64) << "one head for all";
   EXPECT_EQ(stride({1, 1, 64}, {0, 0, 1}, 0), 64);
   EXPECT_EQ(stride({8, 1, 64}, {6400, 0, 1}, 1), 64) << "tokens within heads";
+  EXPECT_EQ(stride({8, 1, 64}, {6400, 128, 1}, 1), 128) << "tokens within heads, apart";
+  const auto of_lse = [](std::vector<int64_t> given) { return api::token_stride_of(tensor_of({1, 8}, given), 0, 1, 1); };
+  EXPECT_EQ(of_lse({8, 1}), 8);
+  EXPECT_EQ(of_lse({1, 1}), 8);
+  EXPECT_EQ(of_lse({1, 100}), 1) << "LSE by heads, as flash-attn has it";
+  EXPECT_EQ(of_lse({9, 1}), 9);
 }
 
 // Ragged lists lie anywhere in K and V, which nobody knows the size of when a step is planned; but offsets must stay within 64 bits.
