@@ -183,6 +183,12 @@ Sm80Texts sm80_texts(const AttentionSpec& s, const GpuTarget& g, bool fixed_spli
   return t;
 }
 
+void add_memory_32(const Sm80Texts& t, std::vector<jit::UnitConfig>& configs, std::vector<jit::UnitEntry>& entries) {
+  if (t.memory_32.empty()) return;
+  configs.push_back({"sm80", "kMemory32", t.memory_32});
+  entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
+}
+
 jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split) {
   const Sm80Texts t = sm80_texts(s, g, fixed_split);
   const bool apart = !t.mixed_memory.empty();
@@ -192,10 +198,7 @@ jit::Unit sm80_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
                                       {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
                                       {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", apart ? "kMixedMemory, kCompute" : "kMemory, kCompute"}};
   if (apart) entries.push_back({"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"});
-  if (!t.memory_32.empty()) {
-    configs.push_back({"sm80", "kMemory32", t.memory_32});
-    entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
-  }
+  add_memory_32(t, configs, entries);
   return jit::attend_unit(unit_key("sm80", s, fixed_split), s, configs, entries);
 }
 

@@ -27,6 +27,8 @@ struct Sm80Texts {
   std::string memory, mixed_memory, compute, memory_32;
 };
 Sm80Texts sm80_texts(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);
+/// attend_memory_32, where there is one: of both families' units.
+void add_memory_32(const Sm80Texts& texts, std::vector<jit::UnitConfig>& configs, std::vector<jit::UnitEntry>& entries);
 
 /// The unit of `spec`. `fixed_split`: its plans are made by that policy.
 jit::Unit sm80_unit(const AttentionSpec& spec, const GpuTarget& target, bool fixed_split);

@@ -152,11 +152,6 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
     return jit::attend_unit(key, s, configs, entries);
   }
   const Sm80Texts many = sm80_texts(s, g, fixed_split);
-  const auto add_32_rows = [&](std::vector<jit::UnitConfig>& configs, std::vector<jit::UnitEntry>& entries) {
-    if (many.memory_32.empty()) return;
-    configs.push_back({"sm80", "kMemory32", many.memory_32});
-    entries.push_back({"attend_memory_32", "KVLOOM_SM80_ATTEND", "kMemory32"});
-  };
   if (streams_alone(s)) {
     const std::string& beside = many.mixed_memory.empty() ? many.memory : many.mixed_memory;
     std::vector<jit::UnitConfig> configs{{"stream", "kMemory", stream_text(stream_config(s))}, {"sm80", "kCompute", many.compute}, {"sm80", "kMixedMemory", beside}};
@@ -164,7 +159,7 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
                                         {"attend_compute", "KVLOOM_SM80_ATTEND", "kCompute"},
                                         {"attend_mixed", "KVLOOM_SM80_ATTEND_MIXED", "kMixedMemory, kCompute"},
                                         {"attend_small", "KVLOOM_SM80_ATTEND", "kMixedMemory"}};
-    add_32_rows(configs, entries);
+    add_memory_32(many, configs, entries);
     return jit::attend_unit(key, s, configs, entries);
   }
   const mixed::AttendConfig mixed = mixed::config_of(unit_spec(s));
@@ -175,7 +170,7 @@ jit::Unit sm90_unit(const AttentionSpec& s, const GpuTarget& g, bool fixed_split
     configs.push_back({"sm90", "kRows", config_text(sm90::rows_config(unit_spec(s)))});
     entries.push_back({"attend_small", "KVLOOM_SM90_ATTEND", "kRows"});
   }
-  add_32_rows(configs, entries);
+  add_memory_32(many, configs, entries);
   return jit::attend_unit(key, s, configs, entries);
 }
 
